@@ -1,0 +1,153 @@
+"""Noise in a model by the plain path: the obviously right way, the reference for everything faster, always restored.
+
+Owns `injected` and the visitor that disturbs values. The model's weights, buffers, flags and hooks are afterwards what they
+were; global random state is never used. How a forward is followed is `walk.py`'s, what noise is, `noise.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dropscope import inputs, models
+from dropscope.errors import BadInput
+from dropscope.noise import disturb, site_key, streams
+from dropscope.placement import Placement, as_placement
+from dropscope.resolve import Live, resolve
+from dropscope.sites import SiteMap, examine
+from dropscope.walk import About, OwnDropout, Point, walking
+
+Watcher = Callable[[Point, Live, Tensor, Tensor, Tensor], None]
+
+
+class Noise:
+    """The noise of an open `injected`: which pass comes next, and whose examples they are."""
+
+    def __init__(self, model: nn.Module, placement: Placement, seed: int, masks: str, site_map: SiteMap | None) -> None:
+        self.placement = placement
+        self.seed = seed
+        self.watcher: Watcher | None = None  # sees (point, live, before, after, keys) of every disturbed value
+        self._model = model
+        self._per_pass = masks == "per_pass"
+        self._calls = 0
+        self._pass: int | Tensor | None = None
+        self._ids: Sequence[Any] | Tensor | None = None
+        self._examples = torch.zeros(0, dtype=torch.int64)
+        self._passes = torch.zeros(1, dtype=torch.int64)
+        self._site_map = site_map
+        self._live: dict[Point, Live] | None = None if site_map is None else resolve(placement, site_map)
+        self._more_calls: dict[tuple[str, str], Live] | None = None
+
+    def at(self, pass_: int | Tensor | Sequence[int] | None = None, ids: Sequence[Any] | Tensor | None = None) -> Noise:
+        """What the next forward is: its pass (a number, or one per example) and the ids of its examples.
+
+        Without a pass, each forward is the next one; without ids, an example's key is the fingerprint of its own inputs.
+        """
+        self._pass = torch.as_tensor(pass_, dtype=torch.int64) if pass_ is not None else None
+        self._ids = ids
+        return self
+
+    @property
+    def live(self) -> dict[Point, Live]:
+        """The values that get noise; known from the first forward on."""
+        return dict(self._live or {})
+
+    # --- the visitor ------------------------------------------------------------------------------------------------
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for module in self._model.modules():
+            module.training = False  # whatever was switched inside the context, BatchNorm stays put
+        if self._live is None:
+            self._site_map = examine(self._model, args, kwargs)
+            self._live = resolve(self.placement, self._site_map)
+        size = inputs.batch_size(args, kwargs)
+        if self._per_pass:
+            self._examples = torch.zeros(size, dtype=torch.int64)
+        elif self._ids is None:
+            self._examples = inputs.fingerprints(args, kwargs)
+        else:
+            self._examples = self._ids if isinstance(self._ids, Tensor) and self._ids.dtype == torch.int64 else inputs.id_keys(self._ids)
+            if len(self._examples) != size:
+                raise BadInput("there is one id per example", "ids", f"{len(self._examples)} ids for {size} examples", "pass as many ids as examples")
+        self._passes = torch.as_tensor(self._calls if self._pass is None else self._pass, dtype=torch.int64).reshape(-1)
+        self._calls += 1
+
+    def wants(self, point: Point) -> bool:
+        return self._spec(point) is not None
+
+    def _spec(self, point: Point) -> Live | None:
+        """The noise of a point; a call the examined examples did not reach gets what every call before it got."""
+        if self._live is None or self._site_map is None:
+            return None
+        if point in self._site_map.values:
+            return self._live.get(point)
+        if self._more_calls is None:
+            known = [p for p in self._site_map.values]
+            partly = {p[::2] for p in known if p not in self._live}
+            self._more_calls = {p[::2]: live for p, live in self._live.items() if p[::2] not in partly}
+        return self._more_calls.get((point.name, point.position))
+
+    def visit(self, point: Point, value: Tensor, about: About) -> Tensor:
+        live = self._spec(point)
+        assert live is not None
+        keys = self._keys(point, value, live)
+        after = disturb(value, keys, live.rate, live.noise, live.mask, live.layout)
+        if self.watcher is not None:
+            self.watcher(point, live, value, after, keys)
+        return after
+
+    def _keys(self, point: Point, value: Tensor, live: Live) -> Tensor:
+        examples = self._examples
+        if live.layout.batch_dim is None:
+            if len(self._passes) > 1 and bool((self._passes != self._passes[0]).any()):
+                raise BadInput(
+                    f"{point.name!r} has one value for all examples, so one forward holds one pass", "pass_", self._passes.tolist(), "loop over passes"
+                )
+            return streams(self.seed, site_key(point.name, point.call), self._passes[:1].to(value.device), torch.zeros(1, dtype=torch.int64, device=value.device))
+        if value.shape[live.layout.batch_dim] != len(examples) * live.layout.folded:
+            raise BadInput(
+                f"dimension {live.layout.batch_dim} of {point.name}@{point.position} counts examples",
+                "its shape", tuple(value.shape), f"call the model on {len(examples)} examples at a time along dimension 0",
+            )  # fmt: skip
+        return streams(self.seed, site_key(point.name, point.call), self._passes.to(value.device), examples.to(value.device))
+
+    def own_dropout(self, found: OwnDropout) -> None:
+        pass
+
+
+@contextmanager
+def injected(
+    model: nn.Module,
+    placement: Placement | str,
+    seed: int = 0,
+    masks: str = "per_example",
+    site_map: SiteMap | None = None,
+) -> Iterator[Noise]:
+    """Noise in `model` while open: call the model as always. Its own dropout is off unless the placement asks for it.
+
+    >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3)).eval()
+    >>> x = torch.ones(2, 4)
+    >>> with torch.no_grad(), injected(net, "0=0.5") as noise:
+    ...     first, second = net(x), net(x)
+    ...     again = noise.at(pass_=0) and net(x)
+    >>> torch.equal(first, second), torch.equal(first, again)
+    (False, True)
+    """
+    placement = as_placement(placement)
+    if masks not in ("per_example", "per_pass"):
+        raise BadInput("masks are drawn per_example or per_pass", "masks", masks, "write masks='per_example'")
+    model = models.unwrap(model)
+    if models.is_hooked(model):
+        raise BadInput("one placement is injected at a time", "model", type(model).__name__, "leave the open `with injected(...)` first")
+    noise = Noise(model, placement, seed, masks, site_map)
+    with models.evaluating(model):
+        if placement.is_none and (site_map is not None and not site_map.always_on):
+            # Nothing to put in and nothing to switch off: the model runs untouched, bit for bit.
+            yield noise
+        else:
+            with walking(model, noise):
+                yield noise

@@ -1,0 +1,123 @@
+"""What is passed to a model: tensors in a tuple or a dict, example by example along dimension 0.
+
+Owns how a batch of inputs is sliced, moved and fingerprinted; where batches come from is `data.py`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dropscope.errors import BadInput
+from dropscope.tags import tensors
+
+LABEL_KEYS = ("labels", "label")
+
+
+def arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """(args, kwargs) of the model's call: a tensor or a tuple is positional, a mapping goes by name, labels left out."""
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, tuple | list):
+        return tuple(inputs), {}
+    if hasattr(inputs, "keys") and hasattr(inputs, "__getitem__"):  # dict, and Hugging Face's BatchEncoding
+        return (), {key: inputs[key] for key in inputs.keys() if key not in LABEL_KEYS}  # noqa: SIM118
+    raise BadInput(
+        "inputs are a tensor, a tuple of tensors or a dict of tensors", "inputs", type(inputs).__name__, "pass what you call the model with"
+    )
+
+
+def batch_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How many examples the first tensor holds along dimension 0."""
+    first = next(tensors((args, kwargs)), None)
+    if first is None:
+        raise BadInput("inputs hold at least one tensor", "inputs", (args, kwargs), "pass a tensor, a tuple or a dict of tensors")
+    if first.dim() == 0 or first.shape[0] == 0:
+        raise BadInput("inputs hold at least one example along dimension 0", "shape", tuple(first.shape), "pass a batch: x[None] for one")
+    return first.shape[0]
+
+
+def mapped(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """`function` on every tensor, in the same places."""
+
+    def walk(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return function(part)
+        if isinstance(part, tuple | list):
+            return type(part)(walk(p) for p in part)
+        if isinstance(part, dict):
+            return {key: walk(p) for key, p in part.items()}
+        return part
+
+    return walk(args), walk(kwargs)
+
+
+def take(args: tuple[Any, ...], kwargs: dict[str, Any], indices: Sequence[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Some examples of a batch. Tensors whose first dimension is not the batch are shared by all examples."""
+    size = batch_size(args, kwargs)
+    chosen = torch.as_tensor(list(indices), dtype=torch.long)
+    return mapped(lambda t: t[chosen.to(t.device)] if t.dim() > 0 and t.shape[0] == size else t, args, kwargs)
+
+
+def with_second_example(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """One example and a different one made from it (reversed), to tell examples apart where only one was given."""
+    return mapped(lambda t: torch.cat([t, t.flip(tuple(range(1, t.dim())))]) if t.dim() > 0 and t.shape[0] == 1 else t, args, kwargs)
+
+
+def moved(args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return mapped(lambda t: t.to(device), args, kwargs)
+
+
+def flat(output: Any) -> list[Tensor]:
+    """Every tensor of a model's output."""
+    return list(tensors(dict(output) if hasattr(output, "keys") else output))
+
+
+def fingerprints(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """A key per example: 64 bits of the hash of its own raw input values. Padding, as an attention mask marks it, is left out.
+
+    >>> a = {"input_ids": torch.tensor([[5, 6, 0]]), "attention_mask": torch.tensor([[1, 1, 0]])}
+    >>> b = {"input_ids": torch.tensor([[5, 6]]), "attention_mask": torch.tensor([[1, 1]])}
+    >>> torch.equal(fingerprints((), a), fingerprints((), b))
+    True
+    """
+    size = batch_size(args, kwargs)
+    mask = kwargs.get("attention_mask")
+    mask = mask.cpu().bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
+    parts = [(str(i), t) for i, t in enumerate(args)] + sorted((k, t) for k, t in kwargs.items() if k != "attention_mask")
+    batched = [
+        (name, t.detach().cpu().contiguous())
+        for name, part in parts
+        for t in tensors(part)
+        if t.dim() > 0 and t.shape[0] == size
+    ]
+    keys = np.empty(size, dtype=np.int64)
+    for i in range(size):
+        digest = hashlib.blake2b(digest_size=8)
+        for name, tensor in batched:
+            one = tensor[i]
+            if mask is not None and tensor.shape[:2] == mask.shape:
+                one = one[mask[i]]
+            digest.update(f"{name if len(batched) > 1 else ''}|{one.dtype}|{tuple(one.shape)}|".encode())
+            digest.update(one.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes() if one.numel() else b"")
+        keys[i] = int.from_bytes(digest.digest(), "little", signed=True)
+    return torch.from_numpy(keys)
+
+
+def id_keys(ids: Sequence[Any]) -> Tensor:
+    """A key per example from the ids a user gave: whole numbers as they are, anything else by the hash of its text."""
+    keys = np.empty(len(ids), dtype=np.int64)
+    for i, value in enumerate(ids):
+        if isinstance(value, int | np.integer) and not isinstance(value, bool):
+            keys[i] = int(value)
+        elif isinstance(value, Tensor) and value.dim() == 0 and not value.is_floating_point():
+            keys[i] = int(value)
+        else:
+            digest = hashlib.blake2b(str(value).encode(), digest_size=8).digest()
+            keys[i] = int.from_bytes(digest, "little", signed=True)
+    return torch.from_numpy(keys)

@@ -1,0 +1,105 @@
+"""The user's model, handled with care: unwrapped, copied without its weights, put into eval and always given back as it was.
+
+Owns what touches flags, hooks and global random state. It knows nothing of sites or noise.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+from dropscope.errors import BadInput
+
+OURS = "_dropscope_hook"  # marks a hook function of ours, wherever a copy of a module carries it
+
+
+def unwrap(model: object) -> nn.Module:
+    """The module that computes: without DDP, DataParallel or torch.compile around it."""
+    if isinstance(model, torch.jit.ScriptModule):
+        raise BadInput(
+            "a traced or scripted model has its training flag and its calls baked in, so noise cannot be put into it",
+            "model", type(model).__name__, "pass the nn.Module it was made from",
+        )  # fmt: skip
+    if isinstance(model, torch.export.ExportedProgram):
+        raise BadInput(
+            "an exported program has its training flag baked in, so noise cannot be put into it",
+            "model", type(model).__name__, "pass the nn.Module it was exported from",
+        )  # fmt: skip
+    if not isinstance(model, nn.Module):
+        raise BadInput("a model is a torch.nn.Module", "model", type(model).__name__, "pass the module itself, not its output or path")
+    while True:
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        elif hasattr(model, "_orig_mod") and isinstance(model._orig_mod, nn.Module):
+            model = model._orig_mod
+        else:
+            break
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise BadInput("every part of a model must be plain Python", f"module {name!r}", type(module).__name__, "replace the scripted part")
+        if isinstance(module, torch.fx.GraphModule):
+            raise BadInput(
+                "a traced or exported graph has its training flag baked in, so noise cannot be put into it",
+                f"module {name or 'model'!r}", type(module).__name__, "pass the nn.Module it was traced from",
+            )  # fmt: skip
+    return model
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Every module in eval, so BatchNorm stays put; the flags come back one by one as they were."""
+    flags = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in flags:
+            module.training = False
+        yield
+    finally:
+        for module, training in flags:
+            module.training = training
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Global random state of Python, NumPy, torch and CUDA is afterwards what it was."""
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - it is the global state that is kept
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002
+        torch.set_rng_state(cpu)
+        if cuda:
+            torch.cuda.set_rng_state_all(cuda)
+
+
+def shadow(model: nn.Module) -> nn.Module:
+    """A second module tree over the same weights: flags, buffers and hooks are its own, so whatever is tried on it stays there."""
+    shared = {id(parameter): parameter for parameter in model.parameters()}
+    twin = copy.deepcopy(model, dict(shared))
+    for module in twin.modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for key in [key for key, hook in hooks.items() if hasattr(hook, OURS)]:
+                del hooks[key]
+                module._forward_hooks_with_kwargs.pop(key, None)
+                module._forward_hooks_always_called.pop(key, None)
+                module._forward_pre_hooks_with_kwargs.pop(key, None)
+    return twin
+
+
+def is_hooked(model: nn.Module) -> bool:
+    return any(hasattr(hook, OURS) for hook in model._forward_pre_hooks.values())
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model lies; a model spread over several devices is an error."""
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    if len(devices) > 1:
+        raise BadInput("a model lies on one device", "devices of its weights", sorted(map(str, devices)), "move it with model.to(device)")
+    return devices.pop() if devices else torch.device("cpu")

@@ -1,0 +1,185 @@
+"""Noise as a function of a key: value = f(seed, site and call, pass, example, coordinates), and of nothing else.
+
+Owns the hash, the three noises of the papers and how a mask lies over a value. It knows no model and no random state, so
+batch size, order, chunking and device cannot change a mask. Which site gets which rate is `placement.py`'s business.
+Everything here is integer arithmetic on tensors: the same bits on a CPU, on a GPU, eager and compiled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def _signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if value >= 1 << (bits - 1) else value
+
+
+_GOLDEN_64 = _signed(0x9E3779B97F4A7C15, 64)
+_MIX_64 = _signed(0xBF58476D1CE4E5B9, 64), _signed(0x94D049BB133111EB, 64)
+_GOLDEN_32 = _signed(0x9E3779B1, 32)
+_MIX_32 = _signed(0x7FEB352D, 32), _signed(0x846CA68B, 32), _signed(0xC2B2AE35, 32)
+_SELU_SATURATION = -1.7580993408473766  # the value AlphaDropout gives to a dropped unit: -(scale * alpha) of SELU
+_DRAWS_AT_ONCE = 1 << 24
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How examples and feature maps lie in a value.
+
+    `batch_dim` carries the examples (None: one value serves them all, as position embeddings do), each taking `folded`
+    consecutive indices (heads folded into the batch); `channel_dim` counts feature maps.
+    """
+
+    batch_dim: int | None = 0
+    folded: int = 1
+    channel_dim: int = -1
+
+
+def site_key(name: str, call: int) -> int:
+    """A signed 64-bit key for one call of one site. The position is left out: twins by mathematics share their masks."""
+    return int.from_bytes(hashlib.blake2b(f"{name}#{call}".encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def _absorb(state: Tensor, value: Tensor) -> Tensor:
+    """One step of a 64-bit chain: a bijection of `state` for every `value`, and of `value` for every `state`."""
+    x = state ^ (value * _GOLDEN_64)
+    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _MIX_64[0]
+    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * _MIX_64[1]
+    return (x ^ ((x >> 31) & ((1 << 33) - 1))) + _GOLDEN_64
+
+
+def streams(seed: int, site: int, passes: Tensor, examples: Tensor) -> Tensor:
+    """64-bit keys, one per (pass, example): `passes` and `examples` are int64 and broadcast against each other."""
+    start = torch.full((), _signed(seed & ((1 << 64) - 1), 64), dtype=torch.int64, device=examples.device)
+    state = _absorb(_absorb(start, start + 1), torch.full_like(start, site))
+    return _absorb(_absorb(state, passes), examples)
+
+
+def bits(keys: Tensor, shape: Sequence[int]) -> Tensor:
+    """Uniform int32 of shape `[*keys.shape, *shape]`. Each coordinate is hashed by itself, so padding moves nothing.
+
+    >>> keys = streams(0, site_key("fc1", 0), torch.tensor(3), torch.tensor([11, 12]))
+    >>> torch.equal(bits(keys, (5, 7))[:, :4, :6], bits(keys, (4, 6)))
+    True
+    """
+    state, lead = keys, keys.dim()
+    for size in shape[:-1]:
+        state = _absorb(state.unsqueeze(-1), torch.arange(size, device=keys.device))
+    # The last coordinate is where the work is: 32-bit lanes, fed by both halves of the 64-bit row state.
+    low = ((state << 32) >> 32).to(torch.int32).unsqueeze(-1)
+    high = (state >> 32).to(torch.int32).unsqueeze(-1)
+    last = torch.arange(shape[-1], device=keys.device, dtype=torch.int32) * _GOLDEN_32
+    v = last.view(*[1] * (lead + len(shape) - 1), -1) ^ low
+    v = _fold(v, 16).mul_(_MIX_32[0])
+    v = _fold(v, 15).add_(high).mul_(_MIX_32[1])
+    v = _fold(v, 16).mul_(_MIX_32[2])
+    return _fold(v, 15)
+
+
+def _fold(v: Tensor, shift: int) -> Tensor:
+    """v ^= v >>> shift, in place: eager hashing is bound by memory, and this keeps it as fast as torch.rand."""
+    return v.bitwise_xor_((v >> shift).bitwise_and_((1 << (32 - shift)) - 1))
+
+
+def threshold(rate: float) -> int:
+    """The signed 32-bit level below which a unit is dropped. Nested: what drops at .3 drops at .5."""
+    return min(round(rate * 2**32), 2**32 - 1) - 2**31
+
+
+def standard_normal(uniform: Tensor) -> Tensor:
+    """The normal quantile of 23 bits of a uniform int32 (|z| at most 5.3), as a polynomial (Giles 2012, single precision)."""
+    # (2k + 1) / 2^23 - 1 is exact in float32, so the argument is the same number on every device.
+    x = ((uniform >> 9).to(torch.float32) * 2 + 1) * 2.0**-23
+    w = -torch.log((1 - x) * (1 + x))
+    near = _polynomial(w - 2.5, _NEAR)
+    far = _polynomial(torch.sqrt(w.clamp(min=5.0)) - 3.0, _FAR)
+    return torch.where(w < 5.0, near, far) * x * math.sqrt(2.0)
+
+
+_NEAR = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164)
+_NEAR += (0.246640727, 1.50140941)
+_FAR = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047)
+_FAR += (1.00167406, 2.83297682)
+
+
+def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
+    result = torch.full_like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        result = result * x + coefficient
+    return result
+
+
+def multiplier(keys: Tensor, shape: Sequence[int], rate: float, noise: str) -> Tensor:
+    """The factor λ on each unit, float32 of shape `[*keys.shape, *shape]`; mean 1, variance rate / (1 − rate).
+
+    bernoulli: λ ∈ {0, 1/(1−rate)}. gaussian: N(1, rate/(1−rate)), Camarasa et al. eq 2. multinomial: λ_i = m_i·d/k with
+    m ~ Mult(k; 1/d) over the last dimension, k = round((d−1)(1−rate)/rate). All three come from the same uniforms.
+    """
+    if noise == "bernoulli":
+        return (bits(keys, shape) >= threshold(rate)).to(torch.float32).mul_(1.0 / (1.0 - rate))
+    if noise == "gaussian":
+        return standard_normal(bits(keys, shape)).mul_(math.sqrt(rate / (1.0 - rate))).add_(1.0)
+    if noise == "multinomial":
+        return _multinomial(keys, shape, rate)
+    raise ValueError(f"unknown noise {noise!r}")
+
+
+def multinomial_draws(units: int, rate: float) -> int:
+    """How many draws over `units` give the variance rate / (1 − rate)."""
+    return round((units - 1) * (1.0 - rate) / rate)
+
+
+def _multinomial(keys: Tensor, shape: Sequence[int], rate: float) -> Tensor:
+    units = shape[-1]
+    draws = multinomial_draws(units, rate)
+    if draws < 1:
+        raise ValueError(f"multinomial noise at rate {rate} needs more than {units} units: no draw is left")
+    counts = torch.zeros([*keys.shape, *shape], dtype=torch.float32, device=keys.device)
+    flat_keys, flat = keys.reshape(-1), counts.view(-1, *shape)
+    rows = max(1, _DRAWS_AT_ONCE // (draws * math.prod(shape[:-1])))
+    for first in range(0, len(flat_keys), rows):
+        uniform = bits(flat_keys[first : first + rows], (*shape[:-1], draws)).to(torch.int64) + 2**31
+        chosen = (uniform * units) >> 32
+        flat[first : first + rows].scatter_add_(-1, chosen, torch.ones_like(chosen, dtype=torch.float32))
+    return counts.mul_(units / draws)
+
+
+def factors(value: Tensor, keys: Tensor, rate: float, noise: str, mask: str, layout: Layout) -> Tensor:
+    """λ for `value` (which has an example dimension), broadcastable against it. `keys` holds one key per example."""
+    shape, back = _unit_shape(value, mask, layout)
+    return multiplier(keys, shape, rate, noise).reshape(back).movedim(0, layout.batch_dim or 0)
+
+
+def _unit_shape(value: Tensor, mask: str, layout: Layout) -> tuple[list[int], list[int]]:
+    """The shape of one example's units, and the shape [batch dimension, the others] that broadcasts against the value."""
+    batch = layout.batch_dim or 0
+    channel = layout.channel_dim % value.dim()
+    kept = {"element": set(range(value.dim())), "channel": {channel}, "example": set()}[mask]
+    units = [size if dim in kept else 1 for dim, size in enumerate(value.shape) if dim != batch]
+    if mask == "example":
+        return [layout.folded], [value.shape[batch], *units]
+    if mask == "channel":
+        # One λ per feature map; the channel comes last so that multinomial noise counts over channels.
+        return [layout.folded, value.shape[channel]], [value.shape[batch], *units]
+    if layout.folded > 1:
+        return [layout.folded, *units], [value.shape[batch], *units]
+    return units or [1], [value.shape[batch], *units]
+
+
+def disturb(value: Tensor, keys: Tensor, rate: float, noise: str, mask: str, layout: Layout) -> Tensor:
+    """`value` with noise on it. A value without an example dimension takes one key, and so one mask for all examples."""
+    if layout.batch_dim is None:
+        lifted = Layout(0, 1, layout.channel_dim if layout.channel_dim < 0 else layout.channel_dim + 1)
+        return disturb(value.unsqueeze(0), keys, rate, noise, mask, lifted).squeeze(0)
+    if noise == "alpha":
+        keep = factors(value, keys, rate, "bernoulli", mask, layout) > 0
+        scale = ((1 - rate) * (1 + rate * _SELU_SATURATION**2)) ** -0.5
+        shifted = torch.where(keep, value, torch.full_like(value, _SELU_SATURATION))
+        return shifted * scale - scale * rate * _SELU_SATURATION
+    return value * factors(value, keys, rate, noise, mask, layout).to(value.dtype)

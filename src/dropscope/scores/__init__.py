@@ -1,0 +1,68 @@
+"""Scores: how good a measure (or a placement) is over a data set. `TABLE` lists them with direction and range."""
+
+from dropscope.scores.calibration import brier, ece, nll
+from dropscope.scores.detection import (
+    augrc,
+    aurc,
+    class_risk,
+    detection_scores,
+    error_auprc,
+    error_auroc,
+    excess_aurc,
+    risk_at_coverage,
+    risk_coverage_curve,
+)
+from dropscope.scores.monotonicity import (
+    accuracy_curve,
+    isotonic_correction,
+    isotonic_penalty,
+    rearrangement_correction,
+    rearrangement_penalty,
+    reference_levels,
+    running_minimum_correction,
+    running_minimum_penalty,
+)
+from dropscope.scores.segmentation import dice, voxel_auprc
+from dropscope.scores.stability import (
+    RunLevelAccuracy,
+    flip_rate,
+    group_difference,
+    monte_carlo_error,
+    run_level_accuracy,
+    run_level_accuracy_of_counts,
+)
+from dropscope.scores.table import TABLE, Score, ranking_scores
+
+__all__ = [
+    "TABLE",
+    "RunLevelAccuracy",
+    "Score",
+    "accuracy_curve",
+    "augrc",
+    "aurc",
+    "brier",
+    "class_risk",
+    "detection_scores",
+    "dice",
+    "ece",
+    "error_auprc",
+    "error_auroc",
+    "excess_aurc",
+    "flip_rate",
+    "group_difference",
+    "isotonic_correction",
+    "isotonic_penalty",
+    "monte_carlo_error",
+    "nll",
+    "ranking_scores",
+    "rearrangement_correction",
+    "rearrangement_penalty",
+    "reference_levels",
+    "risk_at_coverage",
+    "risk_coverage_curve",
+    "run_level_accuracy",
+    "run_level_accuracy_of_counts",
+    "running_minimum_correction",
+    "running_minimum_penalty",
+    "voxel_auprc",
+]

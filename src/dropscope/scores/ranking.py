@@ -1,0 +1,79 @@
+"""Examples put in order of their uncertainty, with ties kept together: what every ranking score starts from.
+
+Owns the checks of (uncertainty, correct) and the one sort. What is read off the order is for the score files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dropscope.errors import BadInput
+from dropscope.statistics import broadcasts
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Uncertainty `[..., n]` in rising order, whether each is wrong, and the running count of errors before each."""
+
+    uncertainty: Tensor
+    wrong: Tensor  # bool [..., n]
+    errors: Tensor  # int64 [..., n + 1]: errors among the first k
+
+    @property
+    def n(self) -> int:
+        return self.uncertainty.shape[-1]
+
+    def tie_bounds(self) -> tuple[Tensor, Tensor]:
+        """For each rank, where its group of equal uncertainty starts, and one past where it ends; int64 `[..., n]`."""
+        index = torch.arange(self.n, device=self.uncertainty.device).expand(self.uncertainty.shape)
+        differs = self.uncertainty[..., 1:] != self.uncertainty[..., :-1]
+        edge = torch.ones_like(self.wrong[..., :1])
+        start = torch.where(torch.cat([edge, differs], -1), index, 0).cummax(-1).values
+        last = torch.where(torch.cat([differs, edge], -1), index, self.n)
+        end = last.flip(-1).cummin(-1).values.flip(-1) + 1
+        return start, end
+
+
+def rank(uncertainty: Tensor, correct: Tensor) -> Ranking:
+    """Check and sort. `uncertainty[..., n]` without NaN, `correct` 0/1 and broadcastable to it.
+
+    >>> rank(torch.tensor([0.3, 0.1, 0.2]), torch.tensor([False, True, True])).errors.tolist()
+    [0, 0, 0, 1]
+    """
+    uncertainty = checked_uncertainty(uncertainty)
+    right = checked_correct(correct, uncertainty.shape, "correct").to(uncertainty.device)
+    ordered, order = uncertainty.sort(dim=-1)
+    wrong = ~right.expand(uncertainty.shape).gather(-1, order)
+    errors = torch.nn.functional.pad(wrong.cumsum(-1), (1, 0))
+    return Ranking(ordered, wrong, errors)
+
+
+def checked_uncertainty(uncertainty: Tensor, name: str = "uncertainty") -> Tensor:
+    """The uncertainty as float32 or float64, or BadInput where it is empty or has NaN."""
+    if uncertainty.dim() < 1 or 0 in uncertainty.shape:
+        remedy = "give at least one example, along the last dimension"
+        raise BadInput("scores need examples", name, tuple(uncertainty.shape), remedy)
+    if not uncertainty.is_floating_point():
+        uncertainty = uncertainty.double()
+    if uncertainty.dtype in (torch.float16, torch.bfloat16):
+        uncertainty = uncertainty.float()
+    missing = int(uncertainty.isnan().sum())
+    if missing:
+        remedy = "leave out those examples, or mend the measure"
+        raise BadInput("an uncertainty is a number", name, f"{missing} NaN among {uncertainty.numel()}", remedy)
+    return uncertainty.detach()
+
+
+def checked_correct(correct: Tensor, shape: torch.Size, name: str) -> Tensor:
+    """0/1 as bool, or BadInput where it holds anything else or does not broadcast to `shape`."""
+    if not broadcasts(correct.shape, shape) or correct.shape[-1:] != shape[-1:]:
+        remedy = "give one 0/1 per example, along the last dimension"
+        raise BadInput(f"{name} matches the uncertainty {tuple(shape)}", name, tuple(correct.shape), remedy)
+    if correct.dtype == torch.bool:
+        return correct
+    if not bool(((correct == 0) | (correct == 1)).all()):
+        raise BadInput(f"{name} is 0 or 1", name, correct.flatten()[:8].tolist(), "compare prediction == label first")
+    return correct != 0

@@ -1,0 +1,334 @@
+"""Where noise can go in a model, found by running it on a few examples: `find_sites`, and the map it is read from.
+
+Owns sites, their positions and layouts, and the model's own dropout with its real rates. The runs happen on a shadow of the
+model (same weights, own flags and buffers), so nothing of the user's moves. Which site a text means is `resolve.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dropscope import inputs, models, recognise
+from dropscope.errors import BadInput
+from dropscope.noise import Layout
+from dropscope.walk import About, OwnDropout, Point, walking
+
+KINDS = ("attention", "ffn", "conv", "linear", "recurrent", "embedding", "dropout", "residual", "norm", "activation", "block")
+_POSITIONS = ("weights", "after_activation", "output", "branch", "sum", "before_activation", "input")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place for noise. `positions[0]` is what position auto means here; `shape` is one example's value there."""
+
+    name: str
+    kind: str
+    positions: tuple[str, ...]
+    shape: tuple[int, ...]
+    own_rate: float | None = None  # the model's own dropout at this site in train mode; None where it has none
+    role: str | None = None  # which part of the model an own dropout belongs to: attention, ffn, embedding, residual, head
+    module: str = field(default="", repr=False)
+    call: int = field(default=0, repr=False)
+
+
+@dataclass(frozen=True)
+class Value:
+    """One point as it was seen."""
+
+    about: About
+    layout: Layout
+    shape: tuple[int, ...]  # of one example
+
+
+@dataclass(frozen=True)
+class SiteMap:
+    """Everything `examine` learnt of a model: read by `resolve`, `injection` and `audit`."""
+
+    sites: tuple[Site, ...]
+    values: Mapping[Point, Value]
+    own: Mapping[Point, OwnDropout]  # dropouts called in train mode, with their rates there
+    dead: tuple[str, ...]  # dropout modules that are never called
+    unreachable: tuple[str, ...]  # randomness of the model's own that no site stands for, each with its reason
+    always_on: tuple[str, ...]  # dropouts that run in eval too
+    nondeterministic: bool  # two plain passes differ for another reason
+
+    def head(self) -> Site | None:
+        return next((site for site in self.sites if site.kind == "head"), None)
+
+
+def find_sites(model: nn.Module, example: Any) -> list[Site]:
+    """Every site of `model` in call order, seen by running it on `example` (a batch: a tensor, a tuple or a dict of tensors).
+
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> [(site.name, site.kind, site.positions[0]) for site in find_sites(net, torch.zeros(1, 4))]
+    [('0', 'linear', 'after_activation'), ('1', 'activation', 'output'), ('2', 'head', 'output')]
+    """
+    return list(examine(models.unwrap(model), *inputs.arguments(example)).sites)
+
+
+def examine(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SiteMap:
+    """Runs a shadow of the model: twice in eval at two batch sizes (which dimension counts examples?), once in train mode."""
+    twin = models.shadow(model)
+    twin.eval()
+    with torch.no_grad(), models.random_state_kept():
+        two, three = (_run(twin, args, kwargs, size) for size in (2, 3))
+        again = _run(twin, args, kwargs, 2)
+        train = _train_run(twin, args, kwargs)
+    layouts = {point: _layout(about, two.shapes[point], three.shapes.get(point)) for point, about in two.abouts.items()}
+    folded = [point for point, layout in layouts.items() if layout is not None and layout.folded > 1]
+    if folded:
+        layouts.update(_verified(twin, args, kwargs, folded, layouts))
+    values = {
+        point: Value(about, layout, _one_example(two.shapes[point], layout))
+        for point, about in two.abouts.items()
+        if (layout := layouts[point]) is not None
+    }
+    own = {point: found for point, found in train.own.items() if point in values}
+    unreachable = [
+        f"{point.name}: a dropout of rate {found.rate:g} that runs in train mode only"
+        for point, found in train.own.items()
+        if point not in values and found.rate > 0
+    ]
+    return SiteMap(
+        sites=tuple(_sites(values, own)),
+        values=values,
+        own=own,
+        dead=tuple(_dead(twin, train)),
+        unreachable=(*unreachable, *_other_randomness(twin)),
+        always_on=tuple(dict.fromkeys(p.name for p, found in two.own.items() if found.training and found.rate > 0)),
+        nondeterministic=not _same(two.output, again.output),
+    )
+
+
+class _Recorder:
+    """A visitor that writes down what it is shown and changes nothing."""
+
+    def __init__(self) -> None:
+        self.abouts: dict[Point, About] = {}
+        self.shapes: dict[Point, tuple[int, ...]] = {}
+        self.own: dict[Point, OwnDropout] = {}
+        self.kept: dict[Point, Tensor] = {}
+        self.keep: frozenset[Point] = frozenset()
+        self.called: set[str] = set()
+        self.output: Any = None
+
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        pass
+
+    def wants(self, point: Point) -> bool:
+        return True
+
+    def visit(self, point: Point, value: Tensor, about: About) -> Tensor:
+        self.abouts[point], self.shapes[point] = about, tuple(value.shape)
+        if point in self.keep:
+            self.kept[point] = value.clone()
+        return value
+
+    def own_dropout(self, found: OwnDropout) -> None:
+        self.own[found.point] = found
+
+
+def _run(
+    twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], size: int, keep: frozenset[Point] = frozenset(), first: int = 0
+) -> _Recorder:
+    recorder = _Recorder()
+    recorder.keep = keep
+    indices = [(first + i) % inputs.batch_size(args, kwargs) for i in range(size)]
+    some_args, some_kwargs = inputs.take(args, kwargs, indices)
+    hooks = [
+        module.register_forward_hook(lambda *_, name=name: recorder.called.add(name)) for name, module in twin.named_modules()
+    ]
+    try:
+        with walking(twin, recorder):
+            recorder.output = twin(*some_args, **some_kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return recorder
+
+
+def _train_run(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Recorder:
+    """The model as its own training would call it, dropout recorded and not applied, BatchNorm and LayerDrop held still."""
+    twin.train()
+    for module in twin.modules():
+        if recognise.keeps_running_statistics(module) or recognise.is_foreign_dropout(module):
+            module.training = False
+    switched = [(module, name, getattr(module, name)) for module in twin.modules() for name in _LAYERDROP if _is_rate(module, name)]
+    config = getattr(twin, "config", None)
+    spec_augment = getattr(config, "apply_spec_augment", None)
+    try:
+        for module, name, _ in switched:
+            setattr(module, name, 0.0)
+        if spec_augment:
+            config.apply_spec_augment = False
+        recorder = _run(twin, args, kwargs, 2)
+    finally:
+        twin.eval()
+        for module, name, value in switched:
+            setattr(module, name, value)
+        if spec_augment:
+            config.apply_spec_augment = spec_augment
+    return recorder
+
+
+def _dead(twin: nn.Module, train: _Recorder) -> list[str]:
+    """Dropout modules that nothing calls, but for those whose rate an attention reads and applies by itself."""
+    served = {(point.name, found.rate) for point, found in train.own.items() if point.position == "weights"}
+    return [
+        name
+        for name, module in twin.named_modules()
+        if recognise.is_dropout(module)
+        and name not in train.called
+        and (name.rpartition(".")[0], recognise.dropout_rate(module)) not in served
+    ]
+
+
+_LAYERDROP = ("layerdrop", "layer_drop", "encoder_layerdrop", "decoder_layerdrop")
+
+
+def _is_rate(module: nn.Module, name: str) -> bool:
+    value = getattr(module, name, None)
+    return isinstance(value, float) and value > 0
+
+
+def _other_randomness(twin: nn.Module) -> list[str]:
+    """What a model draws in train mode that is no dropout of a value: said, never run."""
+    found = []
+    for name, module in twin.named_modules():
+        label = name or type(module).__name__
+        if isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1:
+            found.append(f"{label}: dropout of rate {module.dropout:g} between its layers runs inside the recurrent kernel")
+        found += [f"{label}: LayerDrop of rate {getattr(module, n):g}" for n in _LAYERDROP if _is_rate(module, n)]
+    config = getattr(twin, "config", None)
+    if getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0):
+        found.append(f"config: SpecAugment of rate {config.mask_time_prob:g}")  # type: ignore[union-attr]
+    return found
+
+
+def _layout(about: About, two: tuple[int, ...], three: tuple[int, ...] | None) -> Layout | None:
+    """Which dimension grew with the batch; None where that cannot be told."""
+    channel = 1 if about.maps or about.kind == "conv" else -1
+    if three is None or len(two) != len(three):
+        return None
+    grown = [dim for dim, (a, b) in enumerate(zip(two, three, strict=True)) if a != b]
+    if not grown:
+        return Layout(None, 1, channel)
+    a, b = two[grown[0]], three[grown[0]]
+    if len(grown) > 1 or a * 3 != b * 2:
+        return None
+    return Layout(grown[0], a // 2, channel)
+
+
+def _verified(
+    twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], folded: list[Point], layouts: Mapping[Point, Layout | None]
+) -> dict[Point, Layout | None]:
+    """Layouts of values that fold other indices into the example dimension, kept where an example's slices lie together.
+
+    Two different examples in both orders: if the halves swap, each example owns a block of indices.
+    """
+    if inputs.batch_size(args, kwargs) < 2:
+        args, kwargs = inputs.with_second_example(args, kwargs)
+    keep = frozenset(folded)
+    there = _run(twin, args, kwargs, 2, keep)
+    swapped = inputs.take(args, kwargs, [1, 0])
+    back = _run(twin, *swapped, 2, keep)
+    checked: dict[Point, Layout | None] = {}
+    for point in folded:
+        layout = layouts[point]
+        a, b = there.kept.get(point), back.kept.get(point)
+        if layout is None or layout.batch_dim is None or a is None or b is None:
+            continue
+        halves = torch.cat(list(b.chunk(2, layout.batch_dim))[::-1], layout.batch_dim)
+        checked[point] = layout if torch.allclose(a, halves, rtol=1e-3, atol=1e-4) else None
+    return checked
+
+
+def _one_example(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+    if layout.batch_dim is None:
+        return shape
+    rest = [size for dim, size in enumerate(shape) if dim != layout.batch_dim]
+    return tuple([layout.folded, *rest] if layout.folded > 1 else rest)
+
+
+def _sites(values: Mapping[Point, Value], own: Mapping[Point, OwnDropout]) -> list[Site]:
+    grouped: dict[tuple[str, int], dict[str, Value]] = {}
+    for point, value in values.items():
+        grouped.setdefault((point.name, point.call), {})[point.position] = value
+    calls: dict[str, int] = {}
+    for name, _ in grouped:
+        calls[name] = calls.get(name, 0) + 1
+    order = {point: i for i, point in enumerate(values)}
+    head = _head(values, order)
+    roles = _roles(values, own, order, head)
+    found = []
+    for (name, call), positions in grouped.items():
+        kinds = {value.about.kind for value in positions.values()} - {"activation"} or {"activation"}
+        kind = next(k for k in KINDS if k in kinds)
+        listed = _ordered(kind, positions)
+        point = Point(name, call, listed[0])
+        dropout = own.get(Point(name, call, "weights")) or own.get(Point(name, call, "output"))
+        site = Site(
+            name if calls[name] == 1 else f"{name}#{call}",
+            "head" if (name, call) == head else kind,
+            listed,
+            positions[listed[0]].shape,
+            None if dropout is None else dropout.rate,
+            None if dropout is None else roles.get(dropout.point),
+            name,
+            call,
+        )
+        found.append((order[point], site))
+    return [site for _, site in sorted(found, key=lambda pair: pair[0])]
+
+
+def _ordered(kind: str, positions: Mapping[str, Value]) -> tuple[str, ...]:
+    """The positions of a site, the one that auto means first: after the activation the layer feeds, else its output."""
+    order = _POSITIONS if kind not in ("residual", "block") else ("output", *_POSITIONS)
+    return tuple(dict.fromkeys(position for position in order if position in positions))
+
+
+def _head(values: Mapping[Point, Value], order: Mapping[Point, int]) -> tuple[str, int] | None:
+    """The final classifier layer: the last layer with weights to be called."""
+    layers = [p for p, v in values.items() if p.position == "output" and v.about.kind in ("conv", "linear", "ffn", "recurrent")]
+    return max(layers, key=order.__getitem__)[:2] if layers else None
+
+
+def _roles(
+    values: Mapping[Point, Value], own: Mapping[Point, OwnDropout], order: Mapping[Point, int], head: tuple[str, int] | None
+) -> dict[Point, str]:
+    """Which part of the model each of its own dropouts serves, told by what it is applied to and what comes after."""
+    trunk = [order[p] for p, v in values.items() if p.position in ("weights", "sum")]
+    feed_forward = {(p.name, p.call) for p, v in values.items() if v.about.kind == "ffn"}
+    layers = [p for p, v in values.items() if p.position == "input" and v.about.kind in recognise.LAYERS]
+    embedded = any(v.about.kind == "embedding" for v in values.values())
+    roles = {}
+    for point in own:
+        about, when = values[point].about, order[point]
+        following = min((p for p in layers if order[p] > when), key=order.__getitem__, default=None)
+        if point.position == "weights":
+            roles[point] = "attention"
+        elif about.depth == 0:
+            roles[point] = "embedding" if embedded else "input"
+        elif trunk and when > max(trunk):
+            roles[point] = "head"
+        elif about.origin in feed_forward or about.hidden:
+            roles[point] = "ffn" if trunk else ("head" if following and following[:2] == head else "hidden")
+        elif trunk:
+            roles[point] = "residual"
+        else:
+            roles[point] = "head" if following is not None and following[:2] == head else "hidden"
+    return roles
+
+
+def _same(a: Any, b: Any) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(inputs.flat(a), inputs.flat(b), strict=True))
+
+
+def require_sites(site_map: SiteMap) -> None:
+    if not site_map.sites:
+        raise BadInput("a model needs at least one place for noise", "sites found", 0, "check that its forward calls layers")

@@ -1,0 +1,394 @@
+"""Follows one forward of any model and shows every value that has a name to a visitor, which may put another in its place.
+
+Module hooks only keep the path; one TorchFunctionMode, thread-local and alive inside the model's forward alone, sees the
+functions. Discovery, injection, audit and capture are visitors of this one walk, so their site names cannot differ.
+The model's own dropout is off in a walk: the visitor is told of it, and shown the value as a site like any other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from dropscope import explicit, recognise
+from dropscope.models import OURS
+from dropscope.tags import Tag, Tags, passes_norm, residual_branch, survives, tensors
+
+ROOT = "root"  # what the model itself is called where a value of its own forward needs a name
+
+
+class Point(NamedTuple):
+    """One value of one forward: the `call`-th value at `position` of what is called `name`."""
+
+    name: str
+    call: int
+    position: str
+
+
+@dataclass(frozen=True)
+class About:
+    """What the walk knows of a value it shows."""
+
+    kind: str  # conv, linear, ffn, recurrent, embedding, attention, residual, dropout, activation, norm, block
+    maps: bool = False  # dimension 1 counts feature maps
+    homogeneous: bool = False  # before or after an activation that commutes with a non-negative factor
+    origin: tuple[str, int] | None = None  # the layer call it came from, through norms
+    hidden: bool = False  # an activated linear layer
+    depth: int = 0  # layers passed
+
+
+@dataclass(frozen=True)
+class OwnDropout:
+    """A dropout of the model as it was called: where, at what rate, with which flag."""
+
+    point: Point
+    rate: float
+    mask: str
+    noise: str
+    training: bool
+
+
+class Visitor(Protocol):
+    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+
+    def wants(self, point: Point) -> bool: ...
+
+    def visit(self, point: Point, value: Tensor, about: About) -> Tensor: ...
+
+    def own_dropout(self, found: OwnDropout) -> None: ...
+
+
+@contextmanager
+def walking(model: nn.Module, visitor: Visitor) -> Iterator[None]:
+    """While open, forwards of `model` on this thread are walked; every hook is gone afterwards, whatever happens."""
+    thread = threading.get_ident()
+    current: list[Walk] = []
+    handles = []
+
+    def before(path: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if threading.get_ident() != thread:
+                return None
+            if not current:
+                visitor.begin(args, kwargs)
+                current.append(Walk(visitor))
+                current[0].start(args, kwargs)
+            return current[0].enter(path, module, args, kwargs)
+
+        return hook
+
+    def after(path: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+            if threading.get_ident() != thread or not current or not current[0].inside(path, module):
+                return None
+            try:
+                return current[0].leave(path, module, output)
+            finally:
+                if current[0].finished:
+                    current.pop().__exit__(None, None, None)
+
+        return hook
+
+    try:
+        for name, module in model.named_modules():
+            start, end = before(name or ROOT), after(name or ROOT)
+            setattr(start, OURS, True)
+            setattr(end, OURS, True)
+            handles.append(module.register_forward_pre_hook(start, prepend=True, with_kwargs=True))
+            handles.append(module.register_forward_hook(end, with_kwargs=True, always_call=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class Walk(TorchFunctionMode):
+    """One forward: the module stack, the call counts and the tags."""
+
+    def __init__(self, visitor: Visitor) -> None:
+        super().__init__()
+        self._visitor = visitor
+        self._tags = Tags()
+        self._stack: list[_Frame] = []
+        self._calls: Counter[tuple[str, str]] = Counter()
+        self._in_activation = 0
+
+    # --- modules ----------------------------------------------------------------------------------------------------
+
+    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for value in tensors((args, kwargs)):
+            self._tags.make(value, [])
+        self.__enter__()
+
+    def inside(self, path: str, module: nn.Module) -> bool:
+        return bool(self._stack) and self._stack[-1].path == path and self._stack[-1].module is module
+
+    @property
+    def finished(self) -> bool:
+        return not self._stack
+
+    def enter(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        first = next(tensors((args, kwargs)), None)
+        before = self._tags.get(first)
+        call = self._count(path, "module")
+        self._stack.append(_Frame(path, module, call, first, before))
+        if recognise.is_composite_activation(module):
+            self._in_activation += 1
+            if first is None or before is None or before.origin is None:
+                return None
+            shown = self._show(Point(*before.origin, "before_activation"), first, "activation")
+        elif path == ROOT or first is None or not first.is_floating_point() or _kind(module) in ("norm", "activation", "dropout"):
+            return None
+        else:
+            shown = self._show(Point(path, call, "input"), first, _kind(module))
+        return None if shown is first else _replaced((args, kwargs), first, shown)
+
+    def leave(self, path: str, module: nn.Module, output: Any) -> Any:
+        frame = self._stack.pop()
+        kind = _kind(module)
+        composite = recognise.is_composite_activation(module)
+        self._in_activation -= composite
+        value = _main_value(output)
+        if path == ROOT or value is None or not value.is_floating_point():
+            return output
+        parents = [tag for tag in (self._tags.get(value), frame.before) if tag is not None]
+        shown = value
+        if composite and frame.before is not None:
+            shown = self._activated(shown, frame.before, "", False)
+        elif kind in recognise.LAYERS:
+            fan_in, fan_out = recognise.widths(module)
+            if frame.before is not None and frame.before.hidden and frame.before.hidden == fan_out:
+                kind = "ffn"  # linear → activation → linear that returns to the width it came from
+            self._tags.make_layer_output(shown, frame.before, (path, frame.call), kind, fan_in)
+        elif kind == "norm" and frame.before is not None:
+            self._tags.make(shown, parents, **passes_norm(frame.before))
+        if kind == "dropout":
+            if recognise.is_foreign_dropout(module):
+                rate, mask = recognise.dropout_rate(module) or 0.0, recognise.foreign_mask(module)
+                shown = self._own_dropout(path, shown, rate, mask, "bernoulli", module.training, False)
+        else:
+            shown = self._show(Point(path, frame.call, "output"), shown, kind)
+        return output if shown is value else _replaced(output, value, shown)
+
+    # --- showing values ---------------------------------------------------------------------------------------------
+
+    def _count(self, name: str, family: str) -> int:
+        call = self._calls[name, family]
+        self._calls[name, family] = call + 1
+        return call
+
+    def _show(self, point: Point, value: Tensor, kind: str, in_place: bool = False, homogeneous: bool = False) -> Tensor:
+        if not self._visitor.wants(point):
+            return value
+        tag = self._tags.get(value) or Tag()
+        about = About(kind, tag.maps, homogeneous, tag.origin, tag.hidden > 0, tag.depth)
+        shown = self._visitor.visit(point, value, about)
+        if shown is value:
+            return value
+        if in_place:
+            # The operation writes into its operand, so the noise does too, for whoever else holds that tensor.
+            shown = value.copy_(shown)
+        self._tags.set(shown, tag)
+        return shown
+
+    # --- functions --------------------------------------------------------------------------------------------------
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "") or ""
+        if not self._stack:
+            return func(*args, **kwargs)
+        if name in recognise.DROPOUTS:
+            return self._dropout_function(name, args, kwargs)
+        if name == "scaled_dot_product_attention":
+            return self._sdpa(func, args, kwargs)
+        if name == "multi_head_attention_forward":
+            return self._mha(func, args, kwargs)
+        if name in recognise.ADDS and not self._in_activation:
+            return self._add(func, name, args, kwargs)
+        if name in recognise.ACTIVATIONS and not self._in_activation and args:
+            return self._activation(func, name, args, kwargs)
+        if name in recognise.LINEARS and recognise.layer_kind(self._stack[-1].module) is None:
+            return self._functional_layer(func, name, args, kwargs)
+        if name in recognise.PRODUCTS:
+            args = self._attention_product(args)
+        return self._called(func, name, args, kwargs)
+
+    def _called(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The function as it is, its outputs tagged."""
+        parents = self._tags.of(args, kwargs)
+        output = func(*args, **kwargs)
+        if parents:
+            known = survives(name, parents, self._path_around(nn.Softmax))
+            for value in tensors(output):
+                self._tags.make(value, parents, **known)
+        return output
+
+    def _path_around(self, leaf: type[nn.Module]) -> str:
+        """The path of the module we are in, looking through modules that only wrap a function."""
+        return next((frame.path for frame in reversed(self._stack) if not isinstance(frame.module, leaf)), ROOT)
+
+    def _functional_layer(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Tensor:
+        value = args[0] if args else kwargs["input"]
+        site, kind = f"{self._stack[-1].path}:{name}", "linear" if name == "linear" else "conv"
+        call = self._count(site, "module")
+        before = self._tags.get(value)
+        value = self._show(Point(site, call, "input"), value, kind)
+        output = func(value, *args[1:], **{k: v for k, v in kwargs.items() if k != "input"})
+        weight = args[1] if len(args) > 1 else kwargs["weight"]
+        if kind == "linear" and before is not None and before.hidden and before.hidden == weight.shape[0]:
+            kind = "ffn"
+        self._tags.make_layer_output(output, before, (site, call), kind, weight.shape[-1] if kind != "conv" else 0)
+        return self._show(Point(site, call, "output"), output, kind)
+
+    # --- activations ------------------------------------------------------------------------------------------------
+
+    def _activation(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Tensor:
+        value, tag = args[0], self._tags.get(args[0])
+        in_place = name.endswith("_") or kwargs.get("inplace") is True or any(a is True for a in args[1:])
+        homogeneous = name in recognise.HOMOGENEOUS
+        if tag is not None and tag.origin is not None:
+            point = Point(*tag.origin, "before_activation")
+            value = self._show(point, value, "activation", in_place, homogeneous)
+        output = func(value, *args[1:], **kwargs)
+        return output if tag is None else self._activated(output, tag, name, in_place)
+
+    def _activated(self, output: Tensor, tag: Tag, name: str, in_place: bool) -> Tensor:
+        """The value after an activation; `name` is empty where a whole module is the activation."""
+        self._tags.make(output, [tag], hidden=tag.fan_in, maps=tag.maps)
+        if tag.origin is not None:
+            point = Point(*tag.origin, "after_activation")
+            return self._show(point, output, "activation", in_place, name in recognise.HOMOGENEOUS)
+        if name and _kind(self._stack[-1].module) != "activation":
+            site = f"{self._stack[-1].path}:{name.rstrip('_')}"
+            return self._show(Point(site, self._count(site, "module"), "output"), output, "activation", in_place)
+        return output  # an activation module of its own: shown as that module's output
+
+    # --- residual sums ----------------------------------------------------------------------------------------------
+
+    def _add(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        tags = [self._tags.get(value) for value in args[:2]]
+        branch = None
+        if len(tags) == 2 and tags[0] is not None and tags[1] is not None and args[0].shape == args[1].shape:
+            branch = residual_branch(tags[0], tags[1])
+        if branch is None:
+            return self._called(func, name, args, kwargs)
+        path = self._stack[-1].path
+        call = self._count(path, "residual")
+        in_place = name in ("add_", "__iadd__")
+        operands = list(args)
+        operands[branch] = self._show(Point(path, call, "branch"), args[branch], "residual", in_place and branch == 0)
+        output = func(*operands, **kwargs)
+        self._tags.make(output, [tag for tag in tags if tag is not None], origin=(path, call), source=tags[1 - branch].index)  # type: ignore[union-attr]
+        return self._show(Point(path, call, "sum"), output, "residual", in_place)
+
+    # --- attention --------------------------------------------------------------------------------------------------
+
+    def _attention_product(self, args: Any) -> Any:
+        """Shows softmax weights at the moment they weigh values: only then are they attention."""
+        for value in tensors(args):
+            tag = self._tags.get(value)
+            if tag is not None and tag.attention is not None:
+                point = Point(tag.attention, self._count(tag.attention, "attention"), "weights")
+                shown = self._show(point, value, "attention")
+                return args if shown is value else _replaced(args, value, shown)
+        return args
+
+    def _sdpa(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
+        call = explicit.sdpa_arguments(args, kwargs)
+        point = self._attention_call(call["dropout_p"], True)
+        if not self._visitor.wants(point):
+            return self._called(func, "sdpa", (), {**call, "dropout_p": 0.0})
+        parents = self._tags.of(call)
+        output = explicit.sdpa(call, lambda weights: self._show(point, weights, "attention"))
+        self._tags.make(output, parents)
+        return output
+
+    def _mha(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        call = explicit.mha_arguments(args, kwargs)
+        point = self._attention_call(call["dropout_p"], call["training"])
+        if not self._visitor.wants(point):
+            return self._called(func, "mha", (), {**call, "dropout_p": 0.0, "training": False})
+        parents = self._tags.of(call["query"], call["key"], call["value"])
+        output = explicit.mha(call, lambda weights: self._show(point, weights, "attention"))
+        self._tags.make(output[0], parents, depth=max((tag.depth for tag in parents), default=0) + 1)
+        return output
+
+    def _attention_call(self, rate: float, training: bool) -> Point:
+        path = self._stack[-1].path
+        point = Point(path, self._count(path, "attention"), "weights")
+        self._visitor.own_dropout(OwnDropout(point, float(rate), "element", "bernoulli", training))
+        return point
+
+    # --- the model's own dropout ------------------------------------------------------------------------------------
+
+    def _dropout_function(self, name: str, args: Any, kwargs: dict[str, Any]) -> Tensor:
+        value = args[0] if args else kwargs["input"]
+        rate = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+        training = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
+        in_place = name.endswith("_") or kwargs.get("inplace", args[3] if len(args) > 3 else False) is True
+        frame = self._stack[-1]
+        site = frame.path if _kind(frame.module) == "dropout" else f"{frame.path}:{name.rstrip('_')}"
+        noise = "alpha" if "alpha" in name else "bernoulli"
+        return self._own_dropout(site, value, float(rate), recognise.DROPOUTS[name], noise, bool(training), in_place)
+
+    def _own_dropout(self, site: str, value: Tensor, rate: float, mask: str, noise: str, training: bool, in_place: bool) -> Tensor:
+        tag = self._tags.get(value)
+        if tag is not None and tag.attention is not None:
+            # Dropout on attention weights is the attention's own: the same name under eager and sdpa.
+            point = Point(tag.attention, self._calls[tag.attention, "attention"], "weights")
+            self._visitor.own_dropout(OwnDropout(point, rate, mask, noise, training))
+            return value
+        point = Point(site, self._count(site, "module" if ":" in site else "dropout"), "output")
+        self._visitor.own_dropout(OwnDropout(point, rate, mask, noise, training))
+        return self._show(point, value, "dropout", in_place)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    path: str
+    module: nn.Module
+    call: int
+    input: Tensor | None
+    before: Tag | None
+
+
+def _kind(module: nn.Module) -> str:
+    if isinstance(module, nn.MultiheadAttention):
+        return "attention"
+    if recognise.is_dropout(module):
+        return "dropout"
+    if recognise.is_norm(module):
+        return "norm"
+    if recognise.is_activation(module):
+        return "activation"
+    return recognise.layer_kind(module) or "block"
+
+
+def _main_value(output: Any) -> Tensor | None:
+    """The value of a module call: what it returns, or the first of several."""
+    if isinstance(output, tuple | list) and output:
+        output = output[0]
+    return output if isinstance(output, Tensor) else None
+
+
+def _replaced(structure: Any, old: Tensor, new: Tensor) -> Any:
+    """The nested structure with one tensor in the place of another; only containers on the way to it are rebuilt."""
+    if structure is old:
+        return new
+    if isinstance(structure, tuple):
+        parts = [_replaced(part, old, new) for part in structure]
+        return type(structure)(*parts) if hasattr(structure, "_fields") else tuple(parts)
+    if isinstance(structure, list):
+        return [_replaced(part, old, new) for part in structure]
+    if isinstance(structure, dict) and type(structure) is dict:
+        return {key: _replaced(part, old, new) for key, part in structure.items()}
+    return structure
