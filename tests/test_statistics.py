@@ -27,7 +27,7 @@ def make(p, needs=ALL, **options):
 def truth(p, plain, bins=100):
     """The same in float64 from all passes at once, written the obvious way."""
     x, ref = p.double(), plain.double()
-    best = ref.argmax(-1, keepdim=True).expand(x.shape[:-1] + (1,))
+    best = ref.argmax(-1, keepdim=True).expand((*x.shape[:-1], 1))
     bin_of = (p.float() * bins).long().clamp(max=bins - 1)
     return {
         "mean": x.mean(0),
@@ -125,7 +125,7 @@ def test_merge_is_one_stream(cut, with_plain, dtype):
     right.update(p[cut:], passes_dim=0)
     left.merge(right)
     assert left.passes == 20
-    names = [n for n in ("mean", "mean_entropy", "max_variance", "class_variance")]
+    names = ("mean", "mean_entropy", "max_variance", "class_variance")
     assert_same({n: getattr(whole, n) for n in names}, {n: getattr(left, n) for n in names}, 1e-12)
     assert torch.equal(whole.read("votes"), left.read("votes"))
     assert torch.equal(whole.read("histogram"), left.read("histogram"))

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dropscope.errors import BadInput
+from dropscope.models import random_state_kept
 
 Weigh = Callable[[Tensor], Tensor]
 
@@ -45,6 +46,15 @@ def sdpa(call: Mapping[str, Any], weigh: Weigh) -> Tensor:
         # A row that sees nothing gets zeros, as in torch's own kernels.
         weights = weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
     return weigh(weights) @ value
+
+
+def sdpa_dropped(func: Callable[..., Tensor], call: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """The weights of such a call without and with its own dropout, read off by letting it weigh an identity matrix."""
+    key = call["key"]
+    identity = torch.eye(key.shape[-2], dtype=key.dtype, device=key.device).expand(*key.shape[:-2], -1, -1)
+    shown = {**call, "value": identity}
+    with random_state_kept():
+        return func(**{**shown, "dropout_p": 0.0}), func(**shown)
 
 
 _MHA = inspect.signature(F.multi_head_attention_forward)
@@ -80,6 +90,13 @@ def mha(call: Mapping[str, Any], weigh: Weigh) -> tuple[Tensor, Tensor | None]:
         return (out if batched else out.squeeze(1)), None
     shown = weights.mean(1) if call["average_attn_weights"] else weights
     return (out, shown) if batched else (out.squeeze(1), shown.squeeze(0))
+
+
+def mha_dropped(func: Callable[..., Any], call: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """The weights of such a call without and with its own dropout."""
+    shown = {**call, "need_weights": True, "average_attn_weights": False}
+    with random_state_kept():
+        return func(**{**shown, "training": False})[1], func(**shown)[1]
 
 
 def _projected(query: Tensor, key: Tensor, value: Tensor, call: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:

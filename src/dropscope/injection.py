@@ -27,7 +27,9 @@ Watcher = Callable[[Point, Live, Tensor, Tensor, Tensor], None]
 class Noise:
     """The noise of an open `injected`: which pass comes next, and whose examples they are."""
 
-    def __init__(self, model: nn.Module, placement: Placement, seed: int, masks: str, site_map: SiteMap | None) -> None:
+    def __init__(
+        self, model: nn.Module, placement: Placement | None, seed: int, masks: str, site_map: SiteMap | None, live: dict[Point, Live] | None
+    ) -> None:
         self.placement = placement
         self.seed = seed
         self.watcher: Watcher | None = None  # sees (point, live, before, after, keys) of every disturbed value
@@ -39,7 +41,7 @@ class Noise:
         self._examples = torch.zeros(0, dtype=torch.int64)
         self._passes = torch.zeros(1, dtype=torch.int64)
         self._site_map = site_map
-        self._live: dict[Point, Live] | None = None if site_map is None else resolve(placement, site_map)
+        self._live = live
         self._more_calls: dict[tuple[str, str], Live] | None = None
 
     def at(self, pass_: int | Tensor | Sequence[int] | None = None, ids: Sequence[Any] | Tensor | None = None) -> Noise:
@@ -52,6 +54,10 @@ class Noise:
         return self
 
     @property
+    def idle(self) -> bool:
+        return self._live == {} and self._site_map is not None and not self._site_map.always_on
+
+    @property
     def live(self) -> dict[Point, Live]:
         """The values that get noise; known from the first forward on."""
         return dict(self._live or {})
@@ -62,6 +68,7 @@ class Noise:
         for module in self._model.modules():
             module.training = False  # whatever was switched inside the context, BatchNorm stays put
         if self._live is None:
+            assert self.placement is not None
             self._site_map = examine(self._model, args, kwargs)
             self._live = resolve(self.placement, self._site_map)
         size = inputs.batch_size(args, kwargs)
@@ -115,7 +122,10 @@ class Noise:
             )  # fmt: skip
         return streams(self.seed, site_key(point.name, point.call), self._passes.to(value.device), examples.to(value.device))
 
-    def own_dropout(self, found: OwnDropout) -> None:
+    def own_dropout(self, found: OwnDropout) -> bool:
+        return False
+
+    def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
         pass
 
 
@@ -141,13 +151,25 @@ def injected(
     if masks not in ("per_example", "per_pass"):
         raise BadInput("masks are drawn per_example or per_pass", "masks", masks, "write masks='per_example'")
     model = models.unwrap(model)
+    live = None if site_map is None else resolve(placement, site_map)
+    with _open(model, Noise(model, placement, seed, masks, site_map, live)) as noise:
+        yield noise
+
+
+@contextmanager
+def disturbed(model: nn.Module, live: dict[Point, Live], site_map: SiteMap, seed: int = 0, masks: str = "per_example") -> Iterator[Noise]:
+    """`injected` for values already resolved."""
+    with _open(model, Noise(model, None, seed, masks, site_map, live)) as noise:
+        yield noise
+
+
+@contextmanager
+def _open(model: nn.Module, noise: Noise) -> Iterator[Noise]:
     if models.is_hooked(model):
         raise BadInput("one placement is injected at a time", "model", type(model).__name__, "leave the open `with injected(...)` first")
-    noise = Noise(model, placement, seed, masks, site_map)
     with models.evaluating(model):
-        if placement.is_none and (site_map is not None and not site_map.always_on):
-            # Nothing to put in and nothing to switch off: the model runs untouched, bit for bit.
-            yield noise
+        if noise.idle:
+            yield noise  # nothing to put in and nothing to switch off: the model runs untouched, bit for bit
         else:
             with walking(model, noise):
                 yield noise

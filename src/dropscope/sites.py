@@ -129,8 +129,12 @@ class _Recorder:
             self.kept[point] = value.clone()
         return value
 
-    def own_dropout(self, found: OwnDropout) -> None:
+    def own_dropout(self, found: OwnDropout) -> bool:
         self.own[found.point] = found
+        return False
+
+    def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
+        pass
 
 
 def _run(

@@ -2,19 +2,18 @@
 
 Module hooks only keep the path; one TorchFunctionMode, thread-local and alive inside the model's forward alone, sees the
 functions. Discovery, injection, audit and capture are visitors of this one walk, so their site names cannot differ.
-The model's own dropout is off in a walk: the visitor is told of it, and shown the value as a site like any other.
+The model's own dropout is off in a walk unless the visitor lets it run; its value is a site like any other.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -63,7 +62,11 @@ class Visitor(Protocol):
 
     def visit(self, point: Point, value: Tensor, about: About) -> Tensor: ...
 
-    def own_dropout(self, found: OwnDropout) -> None: ...
+    def own_dropout(self, found: OwnDropout) -> bool:
+        """Told of a dropout of the model itself; True lets it run as called, and `own_ran` is then shown its effect."""
+        ...
+
+    def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None: ...
 
 
 @contextmanager
@@ -172,8 +175,7 @@ class Walk(TorchFunctionMode):
             self._tags.make(shown, parents, **passes_norm(frame.before))
         if kind == "dropout":
             if recognise.is_foreign_dropout(module):
-                rate, mask = recognise.dropout_rate(module) or 0.0, recognise.foreign_mask(module)
-                shown = self._own_dropout(path, shown, rate, mask, "bernoulli", module.training, False)
+                shown = self._foreign_dropout(path, frame, shown)
         else:
             shown = self._show(Point(path, frame.call, "output"), shown, kind)
         return output if shown is value else _replaced(output, value, shown)
@@ -207,7 +209,7 @@ class Walk(TorchFunctionMode):
         if not self._stack:
             return func(*args, **kwargs)
         if name in recognise.DROPOUTS:
-            return self._dropout_function(name, args, kwargs)
+            return self._dropout_function(func, name, args, kwargs)
         if name == "scaled_dot_product_attention":
             return self._sdpa(func, args, kwargs)
         if name == "multi_head_attention_forward":
@@ -304,9 +306,9 @@ class Walk(TorchFunctionMode):
 
     def _sdpa(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
         call = explicit.sdpa_arguments(args, kwargs)
-        point = self._attention_call(call["dropout_p"], True)
-        if not self._visitor.wants(point):
-            return self._called(func, "sdpa", (), {**call, "dropout_p": 0.0})
+        point, runs = self._attention_call(call["dropout_p"], True, lambda: explicit.sdpa_dropped(func, call))
+        if runs or not self._visitor.wants(point):
+            return self._called(func, "sdpa", (), call if runs else {**call, "dropout_p": 0.0})
         parents = self._tags.of(call)
         output = explicit.sdpa(call, lambda weights: self._show(point, weights, "attention"))
         self._tags.make(output, parents)
@@ -314,23 +316,26 @@ class Walk(TorchFunctionMode):
 
     def _mha(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         call = explicit.mha_arguments(args, kwargs)
-        point = self._attention_call(call["dropout_p"], call["training"])
-        if not self._visitor.wants(point):
-            return self._called(func, "mha", (), {**call, "dropout_p": 0.0, "training": False})
+        point, runs = self._attention_call(call["dropout_p"], call["training"], lambda: explicit.mha_dropped(func, call))
+        if runs or not self._visitor.wants(point):
+            return self._called(func, "mha", (), call if runs else {**call, "dropout_p": 0.0, "training": False})
         parents = self._tags.of(call["query"], call["key"], call["value"])
         output = explicit.mha(call, lambda weights: self._show(point, weights, "attention"))
         self._tags.make(output[0], parents, depth=max((tag.depth for tag in parents), default=0) + 1)
         return output
 
-    def _attention_call(self, rate: float, training: bool) -> Point:
+    def _attention_call(self, rate: float, training: bool, dropped: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Point, bool]:
         path = self._stack[-1].path
         point = Point(path, self._count(path, "attention"), "weights")
-        self._visitor.own_dropout(OwnDropout(point, float(rate), "element", "bernoulli", training))
-        return point
+        found = OwnDropout(point, float(rate), "element", "bernoulli", training)
+        runs = self._visitor.own_dropout(found)
+        if runs and training and rate > 0:
+            self._visitor.own_ran(found, *dropped())
+        return point, runs
 
     # --- the model's own dropout ------------------------------------------------------------------------------------
 
-    def _dropout_function(self, name: str, args: Any, kwargs: dict[str, Any]) -> Tensor:
+    def _dropout_function(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Tensor:
         value = args[0] if args else kwargs["input"]
         rate = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
         training = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
@@ -338,18 +343,32 @@ class Walk(TorchFunctionMode):
         frame = self._stack[-1]
         site = frame.path if _kind(frame.module) == "dropout" else f"{frame.path}:{name.rstrip('_')}"
         noise = "alpha" if "alpha" in name else "bernoulli"
-        return self._own_dropout(site, value, float(rate), recognise.DROPOUTS[name], noise, bool(training), in_place)
+        point, kept = self._dropout_point(site, value)
+        found = OwnDropout(point, float(rate), recognise.DROPOUTS[name], noise, bool(training))
+        if not self._visitor.own_dropout(found):
+            return value if kept else self._show(point, value, "dropout", in_place)
+        before = value.clone() if in_place else value
+        after = self._called(func, "to", args, kwargs)  # transparent: what is known of the value still holds
+        self._visitor.own_ran(found, before, after)
+        return after
 
-    def _own_dropout(self, site: str, value: Tensor, rate: float, mask: str, noise: str, training: bool, in_place: bool) -> Tensor:
+    def _foreign_dropout(self, site: str, frame: _Frame, value: Tensor) -> Tensor:
+        """A dropout class that torch does not know: it has run by now, or did nothing in eval."""
+        rate, mask = recognise.dropout_rate(frame.module) or 0.0, recognise.foreign_mask(frame.module)
+        point, kept = self._dropout_point(site, value)
+        found = OwnDropout(point, rate, mask, "bernoulli", frame.module.training)
+        if self._visitor.own_dropout(found):
+            if frame.input is not None:
+                self._visitor.own_ran(found, frame.input, value)
+            return value
+        return value if kept else self._show(point, value, "dropout")
+
+    def _dropout_point(self, site: str, value: Tensor) -> tuple[Point, bool]:
+        """The point of a dropout, and whether it is an attention's own: the same name under eager and sdpa, shown there."""
         tag = self._tags.get(value)
         if tag is not None and tag.attention is not None:
-            # Dropout on attention weights is the attention's own: the same name under eager and sdpa.
-            point = Point(tag.attention, self._calls[tag.attention, "attention"], "weights")
-            self._visitor.own_dropout(OwnDropout(point, rate, mask, noise, training))
-            return value
-        point = Point(site, self._count(site, "module" if ":" in site else "dropout"), "output")
-        self._visitor.own_dropout(OwnDropout(point, rate, mask, noise, training))
-        return self._show(point, value, "dropout", in_place)
+            return Point(tag.attention, self._calls[tag.attention, "attention"], "weights"), True
+        return Point(site, self._count(site, "module" if ":" in site else "dropout"), "output"), False
 
 
 @dataclass(frozen=True)

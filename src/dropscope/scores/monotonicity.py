@@ -14,8 +14,6 @@ from torch import Tensor
 from dropscope.errors import BadInput
 from dropscope.scores.ranking import Ranking, rank
 
-_SLAB = 1 << 24  # float64 elements of the points × points tables made at once: 128 MiB
-
 
 def accuracy_curve(uncertainty: Tensor, correct: Tensor, points: int = 100) -> Tensor:
     """a_q = accuracy on S_q = {U ≤ τ_q}, q = 1/points … 1; τ_q the k-th smallest U, k = ⌈q n⌉ in integers.
@@ -41,9 +39,16 @@ def isotonic_correction(curve: Tensor) -> Tensor:
     """
     curve = _checked_curve(curve)
     points = curve.shape[-1]
-    flat = curve.reshape(-1, points)
-    parts = [_antitonic(part) for part in flat.split(max(1, _SLAB // points**2))]
-    return torch.cat(parts).reshape(curve.shape)
+    a = curve.reshape(-1, points).T.contiguous()  # curves last: every step below runs over all of them at once
+    total = torch.cat([torch.zeros_like(a[:1]), a.cumsum(0)])
+    lengths = torch.arange(points, 0, -1, device=a.device, dtype=a.dtype).unsqueeze(-1)
+    best, fitted = torch.full_like(a, -torch.inf), torch.empty_like(a)
+    for k in reversed(range(points)):
+        means = (total[k + 1] - total[: k + 1]) / lengths[-k - 1 :]  # of a_i … a_k, for each i ≤ k
+        best[: k + 1] = torch.maximum(best[: k + 1], means)
+        fitted[k] = best[: k + 1].amin(0)
+    # Cumulative sums leave rounding of 1e-16 where nothing is to be corrected: a falling curve has penalty 0 exactly.
+    return torch.where((fitted - a).abs() < 1e-12, a, fitted).T.reshape(curve.shape)
 
 
 def rearrangement_correction(curve: Tensor) -> Tensor:
@@ -197,16 +202,3 @@ def _checked_curve(curve: Tensor) -> Tensor:
         remedy = "give what accuracy_curve returns"
         raise BadInput("a curve is a floating tensor [..., points]", "curve", tuple(curve.shape), remedy)
     return curve.double()
-
-
-def _antitonic(curve: Tensor) -> Tensor:
-    points = curve.shape[-1]
-    total = torch.nn.functional.pad(curve.cumsum(-1), (1, 0))
-    index = torch.arange(points, device=curve.device)
-    length = index[None, :] - index[:, None] + 1  # of a_i … a_j
-    means = (total[:, None, 1:] - total[:, :-1, None]) / length.clamp_min(1)
-    means = means.masked_fill(length < 1, -torch.inf)
-    best = means.flip(-1).cummax(-1).values.flip(-1)  # max over j ≥ k, for each i
-    fitted = best.masked_fill(length < 1, torch.inf).amin(-2)  # min over i ≤ k
-    # Cumulative sums leave rounding of 1e-16 where nothing is to be corrected: a falling curve has penalty 0 exactly.
-    return torch.where((fitted - curve).abs() < 1e-12, curve, fitted)

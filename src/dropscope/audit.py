@@ -1,0 +1,188 @@
+"""Does noise take effect where a placement asks for it, at the asked rate, and nowhere else?
+
+Owns `audit` and its findings. It runs the model as `injected` does and judges only what it sees happen to values, so it catches
+a fault anywhere before it. Other people's loops are `watch.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dropscope import inputs, models
+from dropscope.errors import AuditFailed
+from dropscope.evidence import Tally, disagreement, state_mark
+from dropscope.injection import disturbed
+from dropscope.placement import Placement, as_placement
+from dropscope.resolve import Live, resolve
+from dropscope.sites import SiteMap, examine
+from dropscope.walk import Point
+
+_EXAMPLES = 8
+_PASSES = 4
+_EFFECTS_AT_MOST = 200
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One site of the audit. `measured` is the dropped fraction, or for other noises the rate that its variance implies."""
+
+    site: str
+    noise: str
+    asked: float
+    measured: float | None
+    units: int
+    fired: bool
+    effect: bool | None  # did the output move when only this site was live? None: not tried
+    problem: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.problem is None
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The outcome: findings per site, problems of the whole, and remarks that are no failure."""
+
+    placement: Placement
+    findings: tuple[Finding, ...]
+    problems: tuple[str, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems and all(finding.ok for finding in self.findings)
+
+    def raise_if_failed(self) -> Audit:
+        if not self.ok:
+            first = [f"{f.site}: {f.problem}" for f in self.findings if not f.ok]
+            raise AuditFailed(f"the audit of '{self.placement}' failed: " + "; ".join([*self.problems, *first][:4]))
+        return self
+
+    def __str__(self) -> str:
+        width = max([len(f.site) for f in self.findings] + [4])
+        lines = [f"audit of '{self.placement}': {'ok' if self.ok else 'FAILED'}"]
+        if self.findings:
+            lines.append(f"  {'site':<{width}}  {'noise':<11} {'asked':>6}  {'measured':>8}  {'units':>8}  fired  effect")
+        for f in self.findings:
+            measured = "-" if f.measured is None else f"{f.measured:.4f}"
+            effect = {True: "yes", False: "no", None: "-"}[f.effect]
+            row = f"  {f.site:<{width}}  {f.noise:<11} {f.asked:>6.3f}  {measured:>8}  {f.units:>8}  {'yes' if f.fired else 'no':<5}  {effect:<6}"
+            lines.append(row.rstrip() + ("" if f.ok else f"  <- {f.problem}"))
+        lines += [f"  problem: {text}" for text in self.problems]
+        lines += [f"  remark: {text}" for text in self.remarks]
+        return "\n".join(lines)
+
+
+def audit(model: nn.Module, placement: Placement | str, example: Any, seed: int = 0, site_map: SiteMap | None = None) -> Audit:
+    """Puts `placement` into `model`, runs it on a few of the examples, and reports what really happened.
+
+    >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
+    >>> found = audit(net, "last=0.5", torch.randn(8, 4))
+    >>> found.ok, found.findings[0].site, found.findings[0].asked
+    (True, '2@input', 0.5)
+    """
+    model = models.unwrap(model)
+    placement = as_placement(placement)
+    args, kwargs = inputs.arguments(example)
+    size = min(_EXAMPLES, inputs.batch_size(args, kwargs))
+    args, kwargs = inputs.take(args, kwargs, range(size))
+    site_map = site_map or examine(model, args, kwargs)
+    live = resolve(placement, site_map)
+    before, state = state_mark(model), torch.get_rng_state()
+    with torch.no_grad():
+        tallies, outputs = _noisy(model, live, seed, args, kwargs, site_map)
+        effects = _effects(model, live, seed, args, kwargs, site_map)
+    problems = [f"{name} moved" for name, mark in state_mark(model).items() if before.get(name) != mark]
+    if not torch.equal(state, torch.get_rng_state()):
+        problems.append("something drew from torch's global random state: there is randomness that no site stands for")
+        torch.set_rng_state(state)
+    if live and not _vary(outputs):
+        problems.append("the outputs of different passes are identical")
+    if site_map.nondeterministic:
+        problems.append("two plain passes differ: there is randomness that no site stands for")
+    findings = tuple(_finding(point, spec, tallies.get(point), effects.get(point), len(live)) for point, spec in live.items())
+    return Audit(placement, findings, tuple(problems), tuple(_remarks(placement, live, site_map)))
+
+
+def _noisy(
+    model: nn.Module, live: dict[Point, Live], seed: int, args: tuple[Any, ...], kwargs: dict[str, Any], site_map: SiteMap
+) -> tuple[dict[Point, Tally], list[list[Tensor]]]:
+    tallies: dict[Point, Tally] = {}
+
+    def watch(point: Point, spec: Live, before: Tensor, after: Tensor, keys: Tensor) -> None:
+        tally = tallies.setdefault(point, Tally())
+        if spec.noise == "alpha":
+            _count_alpha(tally, after)
+        else:
+            tally.add(before, after, spec.mask, spec.layout)
+
+    outputs = []
+    with disturbed(model, live, site_map, seed) as noise:
+        noise.watcher = watch
+        for number in range(_PASSES):
+            noise.at(pass_=number)
+            outputs.append(inputs.flat(model(*args, **kwargs)))
+    return tallies, outputs
+
+
+def _count_alpha(tally: Tally, after: Tensor) -> None:
+    """Alpha dropout moves every dropped unit to one and the same value, the lowest there is in any sizeable mask."""
+    values, counts = after.detach().reshape(-1).unique(return_counts=True)
+    tally.units += after.numel()
+    tally.dropped += int(counts.max()) if int(counts.max()) > 1 else 0
+
+
+def _effects(
+    model: nn.Module, live: dict[Point, Live], seed: int, args: tuple[Any, ...], kwargs: dict[str, Any], site_map: SiteMap
+) -> dict[Point, bool]:
+    """Whether the output moves when one site alone is live, site by site."""
+    if len(live) > _EFFECTS_AT_MOST:
+        return {}
+    with disturbed(model, {}, site_map):
+        plain = inputs.flat(model(*args, **kwargs))
+    return {point: _moves(model, point, spec, seed, args, kwargs, site_map, plain) for point, spec in live.items()}
+
+
+def _moves(
+    model: nn.Module, point: Point, spec: Live, seed: int, args: tuple[Any, ...], kwargs: dict[str, Any], site_map: SiteMap, plain: list[Tensor]
+) -> bool:
+    with disturbed(model, {point: spec}, site_map, seed) as noise:
+        return any(
+            not torch.equal(a, b)
+            for number in range(_PASSES)
+            for a, b in zip(inputs.flat(noise.at(pass_=number) and model(*args, **kwargs)), plain, strict=True)
+        )
+
+
+def _vary(outputs: list[list[Tensor]]) -> bool:
+    first = outputs[0]
+    return any(not torch.equal(a, b) for later in outputs[1:] for a, b in zip(first, later, strict=True))
+
+
+def _finding(point: Point, spec: Live, tally: Tally | None, effect: bool | None, sites: int) -> Finding:
+    name = f"{point.name}{f'#{point.call}' if point.call else ''}@{point.position}"
+    if tally is None:
+        return Finding(name, spec.noise, spec.rate, None, 0, False, effect, "it did not fire")
+    measured = tally.rate
+    if spec.noise not in ("bernoulli", "alpha") and tally.variance is not None:
+        measured = tally.variance / (1 + tally.variance)
+    problem = disagreement(tally, spec.rate, spec.noise, sites)
+    if problem is None and effect is False:
+        problem = "the output does not depend on it"
+    return Finding(name, spec.noise, spec.rate, measured, tally.units, True, effect, problem)
+
+
+def _remarks(placement: Placement, live: dict[Point, Live], site_map: SiteMap) -> Iterable[str]:
+    yield from (f"{name} is a dropout that is never called" for name in site_map.dead)
+    yield from (f"{name} runs in eval mode too: it is switched off here" for name in site_map.always_on)
+    if placement.own:
+        yield from (f"not reproduced by 'own': {text}" for text in site_map.unreachable)
+        roles = {Point(s.module, s.call, p): s.role for s in site_map.sites for p in s.positions}
+        if live and all(roles.get(point) == "head" for point in live):
+            yield "the only live dropout is in the classifier head: the body of the model stays deterministic"

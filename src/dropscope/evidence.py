@@ -1,0 +1,100 @@
+"""Was the noise there? Counts drops and factors on a value seen before and after, and judges them against the asked rate.
+
+Owns the counting and the intervals (PITFALLS R31), used by `audit` for our noise and by `watch` for other people's.
+It looks at values only: a mask that was never applied counts as nothing, whatever any code says.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from dropscope.noise import Layout
+
+_CRY_WOLF = 1e-6  # chance that an audit of any number of sound sites reports a wrong rate
+
+
+@dataclass
+class Tally:
+    """What happened to the units of one value, over any number of passes. Units that were 0 before tell nothing."""
+
+    units: int = 0
+    dropped: int = 0
+    total: float = 0.0  # of the factors
+    squares: float = 0.0  # of the factors' distance from 1
+
+    def add(self, before: Tensor, after: Tensor, mask: str, layout: Layout | None) -> None:
+        before, after = before.detach().double(), after.detach().double()
+        if mask != "element" and layout is not None and layout.batch_dim is not None:
+            before, after = _per_unit(before, mask, layout), _per_unit(after, mask, layout)
+        alive = before != 0
+        factor = after[alive] / before[alive]
+        self.units += int(alive.sum())
+        self.dropped += int((factor == 0).sum())
+        self.total += float(factor.sum())
+        self.squares += float((factor - 1).square().sum())
+
+    @property
+    def rate(self) -> float | None:
+        return self.dropped / self.units if self.units else None
+
+    @property
+    def variance(self) -> float | None:
+        """Around 1, the mean that every noise keeps."""
+        return self.squares / self.units if self.units else None
+
+
+def _per_unit(value: Tensor, mask: str, layout: Layout) -> Tensor:
+    """One number per (example, channel), or per example: the sum of magnitudes, which a common factor scales."""
+    batch = layout.batch_dim or 0
+    kept = {batch, layout.channel_dim % value.dim()} if mask == "channel" else {batch}
+    others = [dim for dim in range(value.dim()) if dim not in kept]
+    return value.abs().sum(others) if others else value.abs()
+
+
+def disagreement(tally: Tally, rate: float, noise: str, sites: int) -> str | None:
+    """Why the tally does not fit `rate`, at a chance of false alarm of 10⁻⁶ over all `sites`; None where it fits."""
+    if tally.units == 0:
+        return "no unit was above 0, so nothing could be dropped"
+    alpha = _CRY_WOLF / max(sites, 1)
+    if noise in ("bernoulli", "alpha"):
+        low, high = binomial_interval(tally.dropped, tally.units, alpha)
+        if not low <= rate <= high:
+            return f"dropped {tally.dropped} of {tally.units}: a rate between {low:.4f} and {high:.4f}"
+        return None
+    variance = rate / (1 - rate)
+    far = float(stats.norm.isf(alpha / 2))
+    mean = tally.total / tally.units
+    if abs(mean - 1) > far * math.sqrt(variance / tally.units) + 1e-6:
+        return f"factors average {mean:.4f}, not 1"
+    # Var of a sample variance is (fourth moment − variance²)/n: 3σ⁴ for a Gaussian; multinomial counts add σ² times λ's scale.
+    fourth = 3 * variance**2 + (variance * (1 + variance) if noise == "multinomial" else 0.0)
+    spread = far * math.sqrt((fourth - variance**2) / tally.units)
+    seen = tally.squares / tally.units
+    if abs(seen - variance) > spread + 1e-6:
+        return f"factors vary by {seen:.4f}, not {variance:.4f}"
+    return None
+
+
+def binomial_interval(successes: int, trials: int, alpha: float) -> tuple[float, float]:
+    """Clopper–Pearson: the rates that `successes` of `trials` do not contradict.
+
+    >>> low, high = binomial_interval(50, 100, 0.05)
+    >>> round(low, 3), round(high, 3)
+    (0.398, 0.602)
+    """
+    low = 0.0 if successes == 0 else float(stats.beta.ppf(alpha / 2, successes, trials - successes + 1))
+    high = 1.0 if successes == trials else float(stats.beta.isf(alpha / 2, successes + 1, trials - successes))
+    return low, high
+
+
+def state_mark(model: torch.nn.Module) -> dict[str, tuple[int, int, bytes]]:
+    """A mark of every parameter and buffer; buffers byte by byte, parameters by their write counter."""
+    mark = {name: (id(p), p._version, b"") for name, p in model.named_parameters()}
+    for name, buffer in model.named_buffers():
+        mark[name] = id(buffer), 0, buffer.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+    return mark
