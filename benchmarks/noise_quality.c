@@ -1,5 +1,5 @@
 /* Feeds 32-bit words from standard input to a TestU01 battery; prints one line "statistic <tab> p-value" for each.
-   Usage: noise_quality small|crush forward|reversed.  Built by noise_quality.py; owns no stream of its own. */
+   Usage: noise_quality small|rabbit|crush forward|reversed.  Built by noise_quality.py; owns no stream of its own. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 #include <testu01/unif01.h>
 
 #define WORDS (1 << 16)
+#define RABBIT_BITS 1073741824.0
 
 static uint32_t buffer[WORDS];
 static size_t next_word = WORDS;
@@ -44,6 +45,8 @@ int main(int argc, char **argv) {
     FILE *result = stderr; /* TestU01 prints its own summary on standard output */
     if (strcmp(argv[1], "crush") == 0)
         bbattery_Crush(generator);
+    else if (strcmp(argv[1], "rabbit") == 0)
+        bbattery_Rabbit(generator, RABBIT_BITS);
     else
         bbattery_SmallCrush(generator);
     for (int i = 0; i < bbattery_NTests; i++)

@@ -1,9 +1,10 @@
 """Is the keyed noise random enough, and how fast is it? The streams as they are used, fed to TestU01 and dieharder.
 
-    python benchmarks/noise_quality.py                                   SmallCrush, every ordering, both bit orders
-    python benchmarks/noise_quality.py --battery crush examples_index    one long battery (half an hour and more)
-    python benchmarks/noise_quality.py --battery dieharder passes        dieharder -a
-    python benchmarks/noise_quality.py --throughput                      eager, compiled and torch.rand in one run
+python benchmarks/noise_quality.py                                   SmallCrush, every ordering, both bit orders
+python benchmarks/noise_quality.py --battery rabbit passes sites     Rabbit: 2^30 bits, read as one string
+python benchmarks/noise_quality.py --battery crush examples_index    one long battery (an hour and more)
+python benchmarks/noise_quality.py --battery dieharder passes        dieharder -a (an hour and more)
+python benchmarks/noise_quality.py --throughput                      eager, compiled and torch.rand in one run
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def examples_index(seed: int) -> Words:
 def examples_one_unit(seed: int) -> Words:
     """One and the same unit (coordinate 5) of examples 0, 1, 2, …"""
     for first in itertools.count(0, CHUNK // 8):
-        yield noise.bits(noise.streams(seed, SITE, torch.tensor(0), torch.arange(first, first + CHUNK // 8)), (6,))[:, 5]
+        examples = torch.arange(first, first + CHUNK // 8)
+        yield noise.bits(noise.streams(seed, SITE, torch.tensor(0), examples), (6,))[:, 5]
 
 
 def examples_fingerprint(seed: int) -> Words:
@@ -122,7 +124,7 @@ ORDERINGS: dict[str, Callable[[int], Words]] = {
 def build(folder: str) -> str:
     """Compile the TestU01 driver, or say which package is missing."""
     if not Path("/usr/include/testu01/bbattery.h").exists() or shutil.which("gcc") is None:
-        sys.exit("TestU01 is missing. On Debian: apt-get install gcc libtestu01-0-dev (it is in the component non-free)")
+        sys.exit("TestU01 is missing. On Debian, with the component non-free: apt-get install gcc libtestu01-0-dev")
     program = f"{folder}/noise_quality"
     source = Path(__file__).with_suffix(".c")
     libraries = ["-ltestu01", "-ltestu01probdist", "-ltestu01mylib", "-lm"]
@@ -166,7 +168,8 @@ def dieharder(words: Words) -> list[tuple[str, float]]:
 
 def run_battery(battery: str, names: list[str], bit_orders: list[str], seed: int) -> None:
     torch.set_num_threads(1)
-    print("| ordering | bits | statistics | outside [.001, .999] | smallest min(p, 1 − p) | seconds |\n|---|---|---|---|---|---|")
+    print("| ordering | bits | statistics | outside [.001, .999] | smallest min(p, 1 − p) | seconds |")
+    print("|---|---|---|---|---|---|")
     everything: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         program = build(folder) if battery != "dieharder" else ""
@@ -174,16 +177,23 @@ def run_battery(battery: str, names: list[str], bit_orders: list[str], seed: int
             start = time.perf_counter()
             words = ORDERINGS[name](seed)
             results = testu01(program, battery, bit_order, words) if program else dieharder(words)
-            suspect = [f"{test} p={p:.3g}" for test, p in results if not 1e-3 <= p <= 1 - 1e-3]
+            suspect = [f"{test}: {_shown(p)}" for test, p in results if not 1e-3 <= p <= 1 - 1e-3]
             least = min(min(p, 1 - p) for _, p in results)
             seconds = time.perf_counter() - start
             shown = ", ".join(suspect) or "none"
             print(f"| {name} | {bit_order} | {len(results)} | {shown} | {least:.2g} | {seconds:.0f} |", flush=True)
             everything += [p for _, p in results]
     outside = sum(not 1e-3 <= p <= 1 - 1e-3 for p in everything)
-    expected = 2e-3 * len(everything)
-    print(f"\n{len(everything)} p-values, {outside} outside [.001, .999] (expected {expected:.1f}), ", end="")
-    print(f"smallest {min(min(p, 1 - p) for p in everything):.2g}, KS against uniform p = {stats.kstest(everything, 'uniform').pvalue:.3f}")
+    least = min(min(p, 1 - p) for p in everything)
+    uniform = stats.kstest(everything, "uniform").pvalue
+    print(
+        f"\n{len(everything)} p-values; {outside} outside [.001, .999], expected {2e-3 * len(everything):.1f}; ", end=""
+    )
+    print(f"smallest {least:.2g}; uniform by Kolmogorov-Smirnov: p = {uniform:.3f}")
+
+
+def _shown(p: float) -> str:
+    return f"p = {p:.2g}" if p < 0.5 else f"p = 1 − {1 - p:.2g}"
 
 
 def measure_throughput() -> None:
@@ -191,7 +201,8 @@ def measure_throughput() -> None:
     compiled_bits = torch.compile(noise.bits, dynamic=True)
     compiled_mask = torch.compile(lambda keys, shape: noise.multiplier(keys, shape, 0.5, "bernoulli"), dynamic=True)
     print("| threads | shape | way | M values/s | relative to torch.rand |\n|---|---|---|---|---|")
-    for threads, (examples, shape) in itertools.product((1, torch.get_num_threads()), ((64, (65536,)), (64, (256, 16, 16)))):
+    examples, shapes = 64, ((65536,), (256, 16, 16))
+    for threads, shape in itertools.product((1, torch.get_num_threads()), shapes):
         torch.set_num_threads(threads)
         keys = noise.streams(0, SITE, torch.tensor(0), torch.arange(examples))
         value = torch.ones(examples, *shape)
@@ -212,13 +223,14 @@ def measure_throughput() -> None:
                     seconds[way].append(time.perf_counter() - start)
         rates = {way: value.numel() / statistics.median(times) / 1e6 for way, times in seconds.items()}
         for way, rate in rates.items():
-            print(f"| {threads} | {examples}×{shape} | {way} | {rate:.0f} | {rate / rates['torch.rand']:.2f} |", flush=True)
+            ratio = rate / rates["torch.rand"]
+            print(f"| {threads} | {examples}×{shape} | {way} | {rate:.0f} | {ratio:.2f} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("orderings", nargs="*", metavar="ordering", help=f"default: all of {', '.join(ORDERINGS)}")
-    parser.add_argument("--battery", choices=("small", "crush", "dieharder"), default="small")
+    parser.add_argument("--battery", choices=("small", "rabbit", "crush", "dieharder"), default="small")
     parser.add_argument("--bits", choices=("forward", "reversed", "both"), default="both", help="TestU01 only")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--throughput", action="store_true", help="measure the speed instead")

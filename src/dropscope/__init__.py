@@ -1,0 +1,28 @@
+"""Monte Carlo Dropout with evidence: where to drop, what to measure, whether it beats one pass, and when to defer."""
+
+from dropscope import measures, scores
+from dropscope.audit import audit
+from dropscope.errors import AuditFailed, BadInput, DropscopeError
+from dropscope.grid import PlacementGrid, PlacementSpace
+from dropscope.injection import injected
+from dropscope.placement import Placement
+from dropscope.sites import Site, find_sites
+from dropscope.version import __version__
+from dropscope.watch import watch
+
+__all__ = [
+    "AuditFailed",
+    "BadInput",
+    "DropscopeError",
+    "Placement",
+    "PlacementGrid",
+    "PlacementSpace",
+    "Site",
+    "__version__",
+    "audit",
+    "find_sites",
+    "injected",
+    "measures",
+    "scores",
+    "watch",
+]

@@ -83,7 +83,11 @@ def mha(call: Mapping[str, Any], weigh: Weigh) -> tuple[Tensor, Tensor | None]:
     scores = (q @ k.transpose(-2, -1)) / math.sqrt(width // heads)
     for mask in _masks(call, batch, heads):
         scores = scores + _additive(mask, scores.dtype)
-    weights = weigh(torch.softmax(scores, dim=-1))
+    weights = torch.softmax(scores, dim=-1)
+    if not call["need_weights"]:
+        # torch then runs its SDPA, where a row that sees nothing gets zeros.
+        weights = weights.masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
+    weights = weigh(weights)
     joined = (weights @ v).permute(2, 0, 1, 3).reshape(length, batch, width)
     out = F.linear(joined, call["out_proj_weight"], call["out_proj_bias"])
     if not call["need_weights"]:

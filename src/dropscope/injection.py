@@ -171,5 +171,9 @@ def _open(model: nn.Module, noise: Noise) -> Iterator[Noise]:
         if noise.idle:
             yield noise  # nothing to put in and nothing to switch off: the model runs untouched, bit for bit
         else:
-            with walking(model, noise):
+            with walking(model, noise, alone=_refuse_part):
                 yield noise
+
+
+def _refuse_part(path: str) -> None:
+    raise BadInput("noise goes into calls of the model itself", "part called alone", path, "call model(...), not model.forward(...) or a part of it")

@@ -17,10 +17,11 @@ from dropscope.errors import BadInput
 from dropscope.tags import tensors
 
 LABEL_KEYS = ("labels", "label")
+PADDING_MASKS = ("attention_mask", "decoder_attention_mask")
 
 
 def arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """(args, kwargs) of the model's call: a tensor or a tuple is positional, a mapping goes by name, labels left out."""
+    """(args, kwargs) of the model's call: a tensor or a tuple is positional, a mapping goes by name without labels."""
     if isinstance(inputs, Tensor):
         return (inputs,), {}
     if isinstance(inputs, tuple | list):
@@ -28,7 +29,10 @@ def arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if hasattr(inputs, "keys") and hasattr(inputs, "__getitem__"):  # dict, and Hugging Face's BatchEncoding
         return (), {key: inputs[key] for key in inputs.keys() if key not in LABEL_KEYS}  # noqa: SIM118
     raise BadInput(
-        "inputs are a tensor, a tuple of tensors or a dict of tensors", "inputs", type(inputs).__name__, "pass what you call the model with"
+        "inputs are a tensor, a tuple of tensors or a dict of tensors",
+        "inputs",
+        type(inputs).__name__,
+        "pass what you call the model with",
     )
 
 
@@ -36,9 +40,16 @@ def batch_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """How many examples the first tensor holds along dimension 0."""
     first = next(tensors((args, kwargs)), None)
     if first is None:
-        raise BadInput("inputs hold at least one tensor", "inputs", (args, kwargs), "pass a tensor, a tuple or a dict of tensors")
+        raise BadInput(
+            "inputs hold at least one tensor", "inputs", (args, kwargs), "pass a tensor, a tuple or a dict of tensors"
+        )
     if first.dim() == 0 or first.shape[0] == 0:
-        raise BadInput("inputs hold at least one example along dimension 0", "shape", tuple(first.shape), "pass a batch: x[None] for one")
+        raise BadInput(
+            "inputs hold at least one example along dimension 0",
+            "shape",
+            tuple(first.shape),
+            "pass a batch: x[None] for one",
+        )
     return first.shape[0]
 
 
@@ -49,7 +60,8 @@ def mapped(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
         if isinstance(part, Tensor):
             return function(part)
         if isinstance(part, tuple | list):
-            return type(part)(walk(p) for p in part)
+            walked = [walk(p) for p in part]
+            return type(part)(*walked) if hasattr(part, "_fields") else type(part)(walked)
         if isinstance(part, dict):
             return {key: walk(p) for key, p in part.items()}
         return part
@@ -57,7 +69,9 @@ def mapped(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
     return walk(args), walk(kwargs)
 
 
-def take(args: tuple[Any, ...], kwargs: dict[str, Any], indices: Sequence[int]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def take(
+    args: tuple[Any, ...], kwargs: dict[str, Any], indices: Sequence[int]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Some examples of a batch. Tensors whose first dimension is not the batch are shared by all examples."""
     size = batch_size(args, kwargs)
     chosen = torch.as_tensor(list(indices), dtype=torch.long)
@@ -66,10 +80,16 @@ def take(args: tuple[Any, ...], kwargs: dict[str, Any], indices: Sequence[int]) 
 
 def with_second_example(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """One example and a different one made from it (reversed), to tell examples apart where only one was given."""
-    return mapped(lambda t: torch.cat([t, t.flip(tuple(range(1, t.dim())))]) if t.dim() > 0 and t.shape[0] == 1 else t, args, kwargs)
+    return mapped(
+        lambda t: torch.cat([t, t.flip(tuple(range(1, t.dim())))]) if t.dim() > 0 and t.shape[0] == 1 else t,
+        args,
+        kwargs,
+    )
 
 
-def moved(args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def moved(
+    args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return mapped(lambda t: t.to(device), args, kwargs)
 
 
@@ -79,7 +99,10 @@ def flat(output: Any) -> list[Tensor]:
 
 
 def fingerprints(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """A key per example: 64 bits of the hash of its own raw input values. Padding, as an attention mask marks it, is left out.
+    """A key per example: 64 bits of the hash of its own raw input values.
+
+    Labels are left out, and so is padding, as an attention mask marks it. A tensor whose first dimension is not the
+    batch belongs to no example; in a batch of one example, `[1, ...]` counts as that example's own.
 
     >>> a = {"input_ids": torch.tensor([[5, 6, 0]]), "attention_mask": torch.tensor([[1, 1, 0]])}
     >>> b = {"input_ids": torch.tensor([[5, 6]]), "attention_mask": torch.tensor([[1, 1]])}
@@ -87,19 +110,23 @@ def fingerprints(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     True
     """
     size = batch_size(args, kwargs)
-    mask = kwargs.get("attention_mask")
-    mask = mask.cpu().bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
-    parts = [(str(i), t) for i, t in enumerate(args)] + sorted((k, t) for k, t in kwargs.items() if k != "attention_mask")
+    masks = {
+        name: mask.cpu().bool()
+        for name in PADDING_MASKS
+        if isinstance(mask := kwargs.get(name), Tensor) and mask.dim() == 2
+    }
+    named = sorted((name, part) for name, part in kwargs.items() if name not in (*PADDING_MASKS, *LABEL_KEYS))
     batched = [
-        (name, t.detach().cpu().contiguous())
-        for name, part in parts
+        # A decoder's tokens have a mask of their own, even where both happen to be padded to one length.
+        (name, t.detach().cpu().resolve_conj().contiguous(), masks.get(PADDING_MASKS[name.startswith("decoder_")]))
+        for name, part in [(str(i), part) for i, part in enumerate(args)] + named
         for t in tensors(part)
         if t.dim() > 0 and t.shape[0] == size
     ]
     keys = np.empty(size, dtype=np.int64)
     for i in range(size):
         digest = hashlib.blake2b(digest_size=8)
-        for name, tensor in batched:
+        for name, tensor, mask in batched:
             one = tensor[i]
             if mask is not None and tensor.shape[:2] == mask.shape:
                 one = one[mask[i]]
@@ -109,15 +136,14 @@ def fingerprints(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     return torch.from_numpy(keys)
 
 
-def id_keys(ids: Sequence[Any]) -> Tensor:
+def id_keys(ids: Sequence[Any] | Tensor) -> Tensor:
     """A key per example from the ids a user gave: whole numbers as they are, anything else by the hash of its text."""
     keys = np.empty(len(ids), dtype=np.int64)
     for i, value in enumerate(ids):
-        if isinstance(value, int | np.integer) and not isinstance(value, bool):
-            keys[i] = int(value)
-        elif isinstance(value, Tensor) and value.dim() == 0 and not value.is_floating_point():
-            keys[i] = int(value)
+        number = value.item() if isinstance(value, Tensor | np.generic) else value
+        if isinstance(number, int) and not isinstance(number, bool) and -(2**63) <= number < 2**63:
+            keys[i] = number
         else:
-            digest = hashlib.blake2b(str(value).encode(), digest_size=8).digest()
+            digest = hashlib.blake2b(str(number).encode(), digest_size=8).digest()
             keys[i] = int.from_bytes(digest, "little", signed=True)
     return torch.from_numpy(keys)

@@ -82,6 +82,9 @@ def random_state_kept() -> Iterator[None]:
 def shadow(model: nn.Module) -> nn.Module:
     """A second module tree over the same weights: flags, buffers and hooks are its own, so whatever is tried on it stays there."""
     shared = {id(parameter): parameter for parameter in model.parameters()}
+    for module in model.modules():
+        # What weight_norm and its like compute before each forward has a graph, which deepcopy refuses; it is computed anew.
+        shared |= {id(value): value.detach() for value in vars(module).values() if isinstance(value, torch.Tensor) and not value.is_leaf}
     twin = copy.deepcopy(model, dict(shared))
     for module in twin.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
@@ -91,6 +94,21 @@ def shadow(model: nn.Module) -> nn.Module:
                 module._forward_hooks_always_called.pop(key, None)
                 module._forward_pre_hooks_with_kwargs.pop(key, None)
     return twin
+
+
+def runs_fused(layer: nn.Module) -> bool:
+    """Whether torch would run this encoder layer as one kernel, which knows no dropout, if nobody were looking.
+
+    The conditions are those of nn.TransformerEncoderLayer.forward; our own hooks, which keep it from doing so, do not count.
+    """
+    if not isinstance(layer, nn.TransformerEncoderLayer) or layer.training or not torch.backends.mha.get_fastpath_enabled():
+        return False
+    attention = layer.self_attn
+    plain = attention.batch_first and attention.in_proj_bias is not None and attention._qkv_same_embed_dim
+    plain = plain and attention.num_heads % 2 == 0 and layer.activation_relu_or_gelu and layer.norm1.eps == layer.norm2.eps
+    learning = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in layer.parameters())
+    hooks = [hook for m in layer.modules() for hook in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
+    return bool(plain) and not learning and not torch.is_autocast_enabled() and all(hasattr(hook, OURS) for hook in hooks)
 
 
 def is_hooked(model: nn.Module) -> bool:

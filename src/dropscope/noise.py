@@ -1,6 +1,6 @@
 """Noise as a function of a key: value = f(seed, site and call, pass, example, coordinates), and of nothing else.
 
-Owns the hash, the three noises of the papers and how a mask lies over a value. It knows no model and no random state, so
+Owns the hash, the three noises of the papers and how a mask lies over a value. It knows no model and no random state:
 batch size, order, chunking and device cannot change a mask. Which site gets which rate is `placement.py`'s business.
 Everything here is integer arithmetic on tensors: the same bits on a CPU, on a GPU, eager and compiled.
 """
@@ -42,7 +42,7 @@ class Layout:
 
 
 def site_key(name: str, call: int) -> int:
-    """A signed 64-bit key for one call of one site. The position is left out: twins by mathematics share their masks."""
+    """A signed 64-bit key for one call of one site. The position is left out: twins by mathematics share masks."""
     return int.from_bytes(hashlib.blake2b(f"{name}#{call}".encode(), digest_size=8).digest(), "little", signed=True)
 
 
@@ -57,7 +57,7 @@ def _absorb(state: Tensor, value: Tensor) -> Tensor:
 def streams(seed: int, site: int, passes: Tensor, examples: Tensor) -> Tensor:
     """64-bit keys, one per (pass, example): `passes` and `examples` are int64 and broadcast against each other."""
     start = torch.full((), _signed(seed & ((1 << 64) - 1), 64), dtype=torch.int64, device=examples.device)
-    state = _absorb(_absorb(start, start + 1), torch.full_like(start, site))
+    state = _absorb(_absorb(torch.zeros_like(start), start), torch.full_like(start, site))
     return _absorb(_absorb(state, passes), examples)
 
 
@@ -83,7 +83,7 @@ def bits(keys: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _fold(v: Tensor, shift: int) -> Tensor:
-    """v ^= v >>> shift, in place: eager hashing is bound by memory, and this keeps it as fast as torch.rand."""
+    """v ^= v >>> shift, in place: eager hashing is bound by memory, and this keeps it within two times torch.rand."""
     return v.bitwise_xor_((v >> shift).bitwise_and_((1 << (32 - shift)) - 1))
 
 
@@ -93,8 +93,8 @@ def threshold(rate: float) -> int:
 
 
 def standard_normal(uniform: Tensor) -> Tensor:
-    """The normal quantile of 23 bits of a uniform int32 (|z| at most 5.3), as a polynomial (Giles 2012, single precision)."""
-    # (2k + 1) / 2^23 - 1 is exact in float32, so the argument is the same number on every device.
+    """The normal quantile of 23 bits of a uniform int32 (|z| at most 5.3): Giles's polynomial (2012, float32)."""
+    # (2k + 1) / 2^23 is exact in float32, so the argument is the same number on every device.
     x = ((uniform >> 9).to(torch.float32) * 2 + 1) * 2.0**-23
     w = -torch.log((1 - x) * (1 + x))
     near = _polynomial(w - 2.5, _NEAR)
@@ -102,10 +102,10 @@ def standard_normal(uniform: Tensor) -> Tensor:
     return torch.where(w < 5.0, near, far) * x * math.sqrt(2.0)
 
 
-_NEAR = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503, -0.00417768164)
-_NEAR += (0.246640727, 1.50140941)
-_FAR = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047)
-_FAR += (1.00167406, 2.83297682)
+_NEAR: tuple[float, ...] = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087)
+_NEAR += (-0.00125372503, -0.00417768164, 0.246640727, 1.50140941)
+_FAR: tuple[float, ...] = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773)
+_FAR += (-0.0076224613, 0.00943887047, 1.00167406, 2.83297682)
 
 
 def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
@@ -157,7 +157,7 @@ def factors(value: Tensor, keys: Tensor, rate: float, noise: str, mask: str, lay
 
 
 def _unit_shape(value: Tensor, mask: str, layout: Layout) -> tuple[list[int], list[int]]:
-    """The shape of one example's units, and the shape [batch dimension, the others] that broadcasts against the value."""
+    """The shape of one example's units, and the shape [batch dimension, the others] that broadcasts to the value."""
     batch = layout.batch_dim or 0
     channel = layout.channel_dim % value.dim()
     kept = {"element": set(range(value.dim())), "channel": {channel}, "example": set()}[mask]
@@ -173,7 +173,7 @@ def _unit_shape(value: Tensor, mask: str, layout: Layout) -> tuple[list[int], li
 
 
 def disturb(value: Tensor, keys: Tensor, rate: float, noise: str, mask: str, layout: Layout) -> Tensor:
-    """`value` with noise on it. A value without an example dimension takes one key, and so one mask for all examples."""
+    """`value` with noise on it. A value without an example dimension takes one key: one mask for all examples."""
     if layout.batch_dim is None:
         lifted = Layout(0, 1, layout.channel_dim if layout.channel_dim < 0 else layout.channel_dim + 1)
         return disturb(value.unsqueeze(0), keys, rate, noise, mask, lifted).squeeze(0)

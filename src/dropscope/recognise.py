@@ -74,7 +74,7 @@ def is_activation(module: nn.Module) -> bool:
 
 
 def is_norm(module: nn.Module) -> bool:
-    return "Norm" in type(module).__name__
+    return "Norm" in type(module).__name__ and not any(module.children())  # a PreNorm block holds one and is none
 
 
 def keeps_running_statistics(module: nn.Module) -> bool:
@@ -82,8 +82,9 @@ def keeps_running_statistics(module: nn.Module) -> bool:
 
 
 def is_dropout(module: nn.Module) -> bool:
-    """Any dropout by name: torch's six, which share no base class but `_DropoutNd`, and those of other libraries."""
-    return bool(_DROPOUT_CLASS.search(type(module).__name__))
+    """torch's six, which share no base class but `_DropoutNd`, and by name those of other libraries; no block of layers."""
+    named = bool(_DROPOUT_CLASS.search(type(module).__name__)) and not any(module.children())
+    return named or isinstance(module, nn.modules.dropout._DropoutNd)
 
 
 def is_foreign_dropout(module: nn.Module) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dropscope import inputs, models, recognise
+from dropscope import foreign, inputs, models, recognise
 from dropscope.errors import BadInput
 from dropscope.noise import Layout
 from dropscope.walk import About, OwnDropout, Point, walking
@@ -88,12 +88,7 @@ def examine(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         for point, about in two.abouts.items()
         if (layout := layouts[point]) is not None
     }
-    own = {point: found for point, found in train.own.items() if point in values}
-    unreachable = [
-        f"{point.name}: a dropout of rate {found.rate:g} that runs in train mode only"
-        for point, found in train.own.items()
-        if point not in values and found.rate > 0
-    ]
+    own, unreachable = _own_dropouts(twin, train, two, values)
     return SiteMap(
         sites=tuple(_sites(values, own)),
         values=values,
@@ -178,6 +173,27 @@ def _train_run(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         if spec_augment:
             config.apply_spec_augment = spec_augment
     return recorder
+
+
+def _own_dropouts(
+    twin: nn.Module, train: _Recorder, two: _Recorder, values: Mapping[Point, Value]
+) -> tuple[dict[Point, OwnDropout], list[str]]:
+    """The dropouts that train mode calls at a value we can disturb, and why the others are out of reach."""
+    own, unreachable = {}, []
+    with torch.no_grad(), models.random_state_kept():
+        for point, found in train.own.items():
+            if point not in values:
+                unreachable += [f"{point.name}: a dropout of rate {found.rate:g} that runs in train mode only"] * (found.rate > 0)
+                continue
+            module = twin.get_submodule(point.name) if point.name in train.called else None
+            shown: OwnDropout | None = found
+            if module is not None and recognise.is_foreign_dropout(module):
+                shown = foreign.tried(module, two.shapes[point], values[point].layout.batch_dim, found)
+            if shown is None:
+                unreachable.append(f"{point.name}: {type(module).__name__} is no Bernoulli dropout that keeps the mean")
+            else:
+                own[point] = shown
+    return own, unreachable
 
 
 def _dead(twin: nn.Module, train: _Recorder) -> list[str]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from dropscope import explicit, recognise
-from dropscope.models import OURS
+from dropscope.models import OURS, runs_fused
 from dropscope.tags import Tag, Tags, passes_norm, residual_branch, survives, tensors
 
 ROOT = "root"  # what the model itself is called where a value of its own forward needs a name
@@ -70,8 +70,11 @@ class Visitor(Protocol):
 
 
 @contextmanager
-def walking(model: nn.Module, visitor: Visitor) -> Iterator[None]:
-    """While open, forwards of `model` on this thread are walked; every hook is gone afterwards, whatever happens."""
+def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | None = None) -> Iterator[None]:
+    """While open, forwards of `model` on this thread are walked; every hook is gone afterwards, whatever happens.
+
+    A part that is called by itself is no forward of the model: it runs as it is, and `alone` is told its path.
+    """
     thread = threading.get_ident()
     current: list[Walk] = []
     handles = []
@@ -81,6 +84,10 @@ def walking(model: nn.Module, visitor: Visitor) -> Iterator[None]:
             if threading.get_ident() != thread:
                 return None
             if not current:
+                if path != ROOT:
+                    if alone is not None:
+                        alone(path)
+                    return None
                 visitor.begin(args, kwargs)
                 current.append(Walk(visitor))
                 current[0].start(args, kwargs)
@@ -102,6 +109,8 @@ def walking(model: nn.Module, visitor: Visitor) -> Iterator[None]:
 
     try:
         for name, module in model.named_modules():
+            if "parametrizations" in name.split("."):
+                continue  # computes a weight whenever somebody reads it: no part of the forward
             start, end = before(name or ROOT), after(name or ROOT)
             setattr(start, OURS, True)
             setattr(end, OURS, True)
@@ -111,6 +120,8 @@ def walking(model: nn.Module, visitor: Visitor) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+        for walk in current:
+            walk.__exit__(None, None, None)  # a KeyboardInterrupt: torch calls no hooks then
 
 
 class Walk(TorchFunctionMode):
@@ -148,7 +159,7 @@ class Walk(TorchFunctionMode):
             if first is None or before is None or before.origin is None:
                 return None
             shown = self._show(Point(*before.origin, "before_activation"), first, "activation")
-        elif path == ROOT or first is None or not first.is_floating_point() or _kind(module) in ("norm", "activation", "dropout"):
+        elif _is_whole(path, module) or first is None or not first.is_floating_point() or _kind(module) in ("norm", "activation", "dropout"):
             return None
         else:
             shown = self._show(Point(path, call, "input"), first, _kind(module))
@@ -160,7 +171,7 @@ class Walk(TorchFunctionMode):
         composite = recognise.is_composite_activation(module)
         self._in_activation -= composite
         value = _main_value(output)
-        if path == ROOT or value is None or not value.is_floating_point():
+        if _is_whole(path, module) or value is None or not value.is_floating_point():
             return output
         parents = [tag for tag in (self._tags.get(value), frame.before) if tag is not None]
         shown = value
@@ -174,7 +185,7 @@ class Walk(TorchFunctionMode):
         elif kind == "norm" and frame.before is not None:
             self._tags.make(shown, parents, **passes_norm(frame.before))
         if kind == "dropout":
-            if recognise.is_foreign_dropout(module):
+            if recognise.is_foreign_dropout(module) and not frame.dropped:
                 shown = self._foreign_dropout(path, frame, shown)
         else:
             shown = self._show(Point(path, frame.call, "output"), shown, kind)
@@ -316,11 +327,15 @@ class Walk(TorchFunctionMode):
 
     def _mha(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         call = explicit.mha_arguments(args, kwargs)
+        call["training"] = call["training"] and not self._fused()
         point, runs = self._attention_call(call["dropout_p"], call["training"], lambda: explicit.mha_dropped(func, call))
-        if runs or not self._visitor.wants(point):
-            return self._called(func, "mha", (), call if runs else {**call, "dropout_p": 0.0, "training": False})
         parents = self._tags.of(call["query"], call["key"], call["value"])
-        output = explicit.mha(call, lambda weights: self._show(point, weights, "attention"))
+        if runs:
+            output = func(**call)
+        elif not self._visitor.wants(point):
+            output = func(**{**call, "dropout_p": 0.0, "training": False})
+        else:
+            output = explicit.mha(call, lambda weights: self._show(point, weights, "attention"))
         self._tags.make(output[0], parents, depth=max((tag.depth for tag in parents), default=0) + 1)
         return output
 
@@ -341,16 +356,24 @@ class Walk(TorchFunctionMode):
         training = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
         in_place = name.endswith("_") or kwargs.get("inplace", args[3] if len(args) > 3 else False) is True
         frame = self._stack[-1]
+        frame.dropped = True
         site = frame.path if _kind(frame.module) == "dropout" else f"{frame.path}:{name.rstrip('_')}"
+        skipped = self._fused()
         noise = "alpha" if "alpha" in name else "bernoulli"
         point, kept = self._dropout_point(site, value)
-        found = OwnDropout(point, float(rate), recognise.DROPOUTS[name], noise, bool(training))
+        found = OwnDropout(point, float(rate), recognise.DROPOUTS[name], noise, bool(training) and not skipped)
         if not self._visitor.own_dropout(found):
             return value if kept else self._show(point, value, "dropout", in_place)
+        if skipped:
+            return value
         before = value.clone() if in_place else value
         after = self._called(func, "to", args, kwargs)  # transparent: what is known of the value still holds
         self._visitor.own_ran(found, before, after)
         return after
+
+    def _fused(self) -> bool:
+        """Whether we are in a layer that torch runs without its dropout when nobody looks (R5)."""
+        return any(runs_fused(frame.module) for frame in self._stack)
 
     def _foreign_dropout(self, site: str, frame: _Frame, value: Tensor) -> Tensor:
         """A dropout class that torch does not know: it has run by now, or did nothing in eval."""
@@ -371,13 +394,19 @@ class Walk(TorchFunctionMode):
         return Point(site, self._count(site, "module" if ":" in site else "dropout"), "output"), False
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Frame:
     path: str
     module: nn.Module
     call: int
     input: Tensor | None
     before: Tag | None
+    dropped: bool = False  # a dropout function was called in it
+
+
+def _is_whole(path: str, module: nn.Module) -> bool:
+    """The model itself, whose input and output are nobody's values, unless it is a single layer."""
+    return path == ROOT and _kind(module) not in recognise.LAYERS
 
 
 def _kind(module: nn.Module) -> str:

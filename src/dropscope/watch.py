@@ -203,6 +203,8 @@ def _report(seen: Watch, observer: _Observer, model: nn.Module, before: dict[str
         for point, own in site_map.own.items():
             entry = found.setdefault(_name(point), SeenDropout(_name(point), own.rate))
             entry.rate = max(entry.rate, own.rate)
+            if own.mask != "element":
+                entry.tally = Tally()  # units that drop together cannot be counted one by one
         for name in site_map.dead:
             rate = recognise.dropout_rate(model.get_submodule(name)) or 0.0
             found.setdefault(name, SeenDropout(name, rate, never_called=True))

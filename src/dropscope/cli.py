@@ -1,0 +1,299 @@
+"""The command line: reads what was asked, calls the library, prints the answer. No command computes anything itself.
+
+Exit codes: 0 done, 1 an audit failed, 2 bad input. `BadInput` and `AuditFailed` are printed as one message on stderr;
+anything else is a fault of ours and keeps its traceback. Answers go to stdout, remarks to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from enum import Enum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
+
+from dropscope import inputs, models
+from dropscope.audit import audit as run_audit
+from dropscope.errors import AuditFailed, BadInput
+from dropscope.load import LoadedModel, few_inputs, load_data, load_model
+from dropscope.placement import Placement
+from dropscope.resolve import resolve
+from dropscope.sites import Site, SiteMap, examine, require_sites
+from dropscope.template import DEFAULT, check_target, template, write_template
+from dropscope.version import __version__
+from dropscope.walk import Point
+
+HIDDEN_KINDS = ("block", "norm", "activation")
+
+_BESIDE_THE_NAME = 60  # columns that the rest of a site's row needs
+
+
+class _Commands(TyperGroup):
+    """Turns what Dropscope raises on purpose into one message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BadInput as error:
+            _err().print(f"error: {error}", style="red")
+            raise typer.Exit(2) from error
+        except AuditFailed as error:
+            _err().print(f"failed: {error}", style="red")
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Monte Carlo Dropout with evidence, for any trained PyTorch model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help="file.py:callable, package.module:callable or hf:CHECKPOINT")
+]
+PlacementText = Annotated[
+    str, typer.Argument(metavar="PLACEMENT", help="for example 'last=0.5', 'conv2=0.3,fc1=0.5', 'own', 'attention=0.1'")
+]
+DataName = Annotated[
+    str,
+    typer.Option("--data", help="file.py:callable, a .csv, .jsonl or .parquet of texts, or an image folder"),
+]
+TextColumn = Annotated[str | None, typer.Option(help="Column of the texts in a table; 'text' if not given.")]
+LabelColumn = Annotated[str | None, typer.Option(help="Column of the labels in a table; 'label' if there is one.")]
+Labels = Annotated[
+    str | None, typer.Option(help="Table of an image folder, columns file and label; its labels.csv if not given.")
+]
+ImageSize = Annotated[str | None, typer.Option(help="Resize images to a side or HEIGHTxWIDTH.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and say what would be done; do not do it.")]
+Seed = Annotated[int, typer.Option(help="Seed of the noise.")]
+
+
+class Framework(str, Enum):
+    torch = "torch"
+    hf = "hf"
+    monai = "monai"
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        _out().print(f"dropscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def sites(
+    model: ModelName,
+    data: DataName,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    labels: Labels = None,
+    image_size: ImageSize = None,
+    every: Annotated[bool, typer.Option("--all", help="Show blocks, norms and activations too.")] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Where noise can go in a model: its sites in call order."""
+    loaded, example = _loaded(model, data, text_column, label_column, labels, image_size)
+    if dry_run:
+        _print_plan(_described(loaded, example), [], as_json)
+        return
+    site_map = _examined(loaded, example)
+    if as_json:
+        _print_json({"model": loaded.name, **_as_record(site_map)})
+        return
+    _print_sites([site for site in site_map.sites if every or site.kind not in HIDDEN_KINDS])
+    hidden = [] if every else [site.kind for site in site_map.sites if site.kind in HIDDEN_KINDS]
+    if hidden:
+        counts = ", ".join(f"{hidden.count(kind)} of kind {kind}" for kind in HIDDEN_KINDS if kind in hidden)
+        _out().print(f"hidden: {counts} (--all shows them)")
+    for remark in _remarks(site_map):
+        _out().print(remark)
+
+
+@app.command()
+def audit(
+    model: ModelName,
+    placement: PlacementText,
+    data: DataName,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    labels: Labels = None,
+    image_size: ImageSize = None,
+    seed: Seed = 0,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Whether noise takes effect where a placement asks for it, at the asked rate, and nowhere else."""
+    parsed = Placement.parse(placement)
+    loaded, example = _loaded(model, data, text_column, label_column, labels, image_size)
+    site_map = _examined(loaded, example)
+    if dry_run:
+        live = resolve(parsed, site_map)
+        rows = [{"site": _address(point), "noise": s.noise, "rate": s.rate} for point, s in live.items()]
+        _print_plan(_described(loaded, example), rows, as_json)
+        return
+    found = run_audit(loaded.module, parsed, example, seed=seed, site_map=site_map)
+    if as_json:
+        _print_json({**asdict(found), "placement": str(found.placement), "ok": found.ok})
+    else:
+        _out().print(str(found), soft_wrap=True)
+    if not found.ok:
+        raise typer.Exit(1)
+
+
+@app.command()
+def new(
+    framework: Annotated[Framework, typer.Argument(help="What the model is written with.")],
+    file: Annotated[str, typer.Argument(metavar="FILE")] = DEFAULT,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a file that names a model and data for the other commands: it runs as it is, then make it yours."""
+    command = f"dropscope sites {file}:model --data {file}:data"
+    if dry_run:
+        check_target(file)
+        answer = {"would_write": file, "lines": template(framework.value, file).count("\n"), "next": command}
+    else:
+        answer = {"wrote": str(write_template(framework.value, file)), "next": command}
+    if as_json:
+        _print_json(answer)
+        return
+    for key, value in answer.items():
+        _out().print(f"{key.replace('_', ' ')}: {value}", soft_wrap=True)
+
+
+def main() -> None:
+    app()
+
+
+# --- shared by the commands -------------------------------------------------------------------------------------------
+
+
+def _loaded(
+    model: str,
+    data: str,
+    text_column: str | None,
+    label_column: str | None,
+    labels: str | None,
+    image_size: str | None,
+) -> tuple[LoadedModel, Any]:
+    """The model, and inputs of the first few examples."""
+    loaded = load_model(model)
+    for remark in loaded.remarks:
+        _err().print(f"remark: {remark}")
+    found = load_data(
+        data, loaded, text_column=text_column, label_column=label_column, labels=labels, image_size=image_size
+    )
+    return loaded, few_inputs(found, loaded.module)
+
+
+def _examined(loaded: LoadedModel, example: Any) -> SiteMap:
+    site_map = examine(models.unwrap(loaded.module), *inputs.arguments(example))
+    require_sites(site_map)
+    return site_map
+
+
+def _described(loaded: LoadedModel, example: Any) -> dict[str, Any]:
+    parameters = sum(parameter.numel() for parameter in loaded.module.parameters())
+    args, kwargs = inputs.arguments(example)
+    named = {**{str(i): part for i, part in enumerate(args)}, **kwargs}
+    return {
+        "model": f"{loaded.name} ({type(loaded.module).__name__}, {parameters:,} parameters)",
+        "inputs": {name: list(part.shape) for name, part in named.items() if hasattr(part, "shape")},
+    }
+
+
+def _address(point: Point) -> str:
+    return f"{point.name}{f'#{point.call}' if point.call else ''}@{point.position}"
+
+
+def _as_record(site_map: SiteMap) -> dict[str, Any]:
+    fields = ("name", "kind", "positions", "shape", "own_rate", "role")
+    return {
+        "sites": [{field: getattr(site, field) for field in fields} for site in site_map.sites],
+        "never_called": site_map.dead,
+        "unreachable": site_map.unreachable,
+        "always_on": site_map.always_on,
+        "nondeterministic": site_map.nondeterministic,
+    }
+
+
+def _remarks(site_map: SiteMap) -> list[str]:
+    return [
+        *(f"remark: {name} is a dropout that is never called" for name in site_map.dead),
+        *(f"remark: no site stands for {text}" for text in site_map.unreachable),
+        *(f"remark: {name} is a dropout that runs in eval mode too" for name in site_map.always_on),
+        *(["remark: two plain passes differ; there is randomness that no site stands for"] * site_map.nondeterministic),
+    ]
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+
+def _out() -> Console:
+    """Made anew for each print, for whatever stdout is now; where it is no terminal, wide enough for one line a row."""
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
+    return Console(file=sys.stdout, width=width, highlight=False, markup=False)
+
+
+def _err() -> Console:
+    return Console(file=sys.stderr, highlight=False, markup=False, soft_wrap=True)
+
+
+def _print_json(answer: dict[str, Any]) -> None:
+    typer.echo(json.dumps(answer, indent=2))
+
+
+def _print_plan(described: dict[str, Any], rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        _print_json({**described, **({"noise": rows} if rows else {})})
+        return
+    _out().print(f"model: {described['model']}")
+    for name, shape in described["inputs"].items():
+        _out().print(f"input {name}: {shape}")
+    for row in rows:
+        _out().print(f"noise at {row['site']}: {row['noise']}, rate {row['rate']:g}")
+
+
+def _print_sites(found: list[Site]) -> None:
+    """A row per site, or two lines where the names leave no room for a row: a name that is broken cannot be copied."""
+    out = _out()
+    longest = max((len(site.name) for site in found), default=0)
+    if longest + _BESIDE_THE_NAME > out.width:
+        for site in found:
+            rate = "" if site.own_rate is None else f", own rate {site.own_rate:g}"
+            out.print(site.name, soft_wrap=True)
+            out.print(f"    {site.kind}, {_shape(site)}{rate}: {' '.join(site.positions)}", soft_wrap=True)
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("site", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("positions (first: auto)")
+    table.add_column("shape", no_wrap=True)
+    table.add_column("own rate", justify="right", no_wrap=True)
+    for site in found:
+        rate = "" if site.own_rate is None else f"{site.own_rate:g}"
+        table.add_row(site.name, site.kind, " ".join(site.positions), _shape(site), rate)
+    out.print(table)
+
+
+def _shape(site: Site) -> str:
+    return "×".join(map(str, site.shape)) or "scalar"

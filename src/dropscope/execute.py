@@ -1,0 +1,173 @@
+"""Runs a plan: depth first, a block of examples and passes at a time, statistics streamed. Memory does not grow with the work.
+
+Owns the walk over the tree and the block sizes it is given; what is shared is decided in `plan.py`, how rows meet in
+`segments.py`. It never looks at what the numbers mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+from dropscope import noise, segments
+from dropscope.capture import feed_values
+from dropscope.plan import Plan, Step, Subtree
+from dropscope.segments import Segment
+from dropscope.statistics import PassStatistics
+
+Probabilities = Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How much is done at once. Fixed at the start of a run, so that last bits do not depend on what was free later."""
+
+    examples: int
+    passes: int
+    rows: tuple[int, ...]  # at most so many rows after each step
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """A value of some level with the number of variants it holds."""
+
+    value: Tensor
+    level: int
+    variants: int
+
+
+class Engine:
+    """A plan made ready to run: its trunk and segments as functions."""
+
+    def __init__(self, plan: Plan, probabilities: Probabilities, seed: int, per_pass: bool = False) -> None:
+        self.plan = plan
+        self._probabilities = probabilities
+        self._seed, self._per_pass = seed, per_pass
+        self._trunk = segments.trunk(plan)
+        self._segments: dict[tuple[int, int], Segment] = {}
+
+    def segment(self, first: int, index: int) -> Segment:
+        if (first, index) not in self._segments:
+            self._segments[first, index] = segments.segment(self.plan, first, index)
+        return self._segments[first, index]
+
+    def plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, dict[fx.Node, Tensor]]:
+        """The plain pass of a block of examples: its probabilities `[examples, classes, …]`, and every value a segment reads."""
+        values = self._trunk.module(*feed_values(args, kwargs))
+        reads = dict(zip(self._trunk.outputs, values, strict=True))
+        return self._probabilities(self._unflattened(reads)), reads
+
+    def _unflattened(self, values: dict[fx.Node, Tensor]) -> Any:
+        leaves = [values.get(leaf) if isinstance(leaf, fx.Node) else leaf for leaf in pytree.tree_leaves(self.plan.captured.output)]
+        return pytree.tree_unflatten(leaves, self.plan.captured.out_spec)
+
+    def passes(
+        self, subtree: Subtree, reads: dict[fx.Node, Tensor], keys: Tensor, passes: Sequence[int], blocks: Blocks
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Probabilities `[variants, passes, examples, classes, …]` of the leaves `slice`, leaf by leaf in order."""
+        frame = _Frame(self, subtree, reads, keys, passes, blocks)
+        yield from frame.descend(subtree.first, 0, 1, {}, {})
+
+    def uniform(self, step: Step, keys: Tensor, passes: Sequence[int]) -> Tensor:
+        """The words of one site for a block, `[passes × examples, …]`: the same for every variant."""
+        number = torch.as_tensor(list(passes), dtype=torch.int64, device=keys.device)
+        examples = torch.zeros_like(keys) if self._per_pass else keys
+        streams = noise.streams(self._seed, noise.site_key(step.name, step.call), number[:, None], examples[None, :])
+        return noise.bits(streams.reshape(-1), segments.unit_shape(step, self.plan.captured))
+
+
+class _Frame:
+    """One block of examples and passes on its way down one subtree."""
+
+    def __init__(
+        self, engine: Engine, subtree: Subtree, reads: dict[fx.Node, Tensor], keys: Tensor, passes: Sequence[int], blocks: Blocks
+    ) -> None:
+        self.engine, self.subtree, self.reads, self.blocks = engine, subtree, reads, blocks
+        self.rows = len(keys) * len(passes)
+        self.shape = (len(passes), len(keys))
+        self.device = keys.device
+        steps = engine.plan.steps
+        self.words = {i: engine.uniform(steps[i], keys, passes) for i in range(subtree.first, len(steps))}
+        self.full_rows = blocks.examples * blocks.passes
+
+    def descend(
+        self, index: int, start: int, count: int, held: dict[fx.Node, _Held], maps: dict[int, Tensor]
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """The children of variants [start, start + count) of the level before step `index`, in chunks that fit."""
+        plan, subtree = self.engine.plan, self.subtree
+        level = subtree.levels[index - subtree.first]
+        step, part = plan.steps[index], self.engine.segment(subtree.first, index)
+        low, high = np.searchsorted(level.parent, [start, start + count])
+        at_once = max(1, self.blocks.rows[index] // self.full_rows)
+        for begin in range(int(low), int(high), at_once):
+            end = min(begin + at_once, int(high))
+            parent = torch.as_tensor(level.parent[begin:end] - start, device=self.device)
+            chosen = {i: m[parent] for i, m in maps.items()} | {index - 1: parent}
+            outputs = self._run(part, step, level.choice[begin:end], held, chosen)
+            if index + 1 == len(plan.steps):
+                yield slice(begin, end), self._finish(outputs, end - begin)
+            else:
+                below = held | {node: _Held(value, index, end - begin) for node, value in outputs.items()}
+                yield from self.descend(index + 1, begin, end - begin, below, chosen)
+
+    def _run(
+        self, part: Segment, step: Step, choice: np.ndarray, held: dict[fx.Node, _Held], chosen: dict[int, Tensor]
+    ) -> dict[fx.Node, Tensor]:
+        variants = len(choice)
+        level, gain = _parameters(step, choice, self.device)
+        given: dict[str, Any] = {
+            "rows": variants * self.rows, "copies": variants * self.shape[0],
+            "uniform": self.words[self.engine.plan.steps.index(step)], "level": level, "gain": gain,
+        }  # fmt: skip
+        for i, node in enumerate(part.plain, 1):
+            given[f"plain_{i}"] = self.reads[node]
+        for i, (node, _) in enumerate(part.earlier, 1):
+            kept = held[node]
+            given |= {f"earlier_{i}": kept.value, f"variants_{i}": kept.variants, f"chosen_{i}": chosen[kept.level]}
+        return dict(zip(part.outputs, part.module(**given), strict=True))
+
+    def _finish(self, outputs: dict[fx.Node, Tensor], variants: int) -> Tensor:
+        leaves = {n: outputs.get(n, self.reads.get(n)) for n in pytree.tree_leaves(self.engine.plan.captured.output) if isinstance(n, fx.Node)}
+        p = self.engine._probabilities(self.engine._unflattened(leaves))  # type: ignore[arg-type]
+        return p.reshape(variants, *self.shape, *p.shape[1:])
+
+
+def _parameters(step: Step, choice: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Per variant: the word below which a unit drops and the factor of a kept one; for Gaussian noise, its amplitude."""
+    rates = np.asarray(step.rates, dtype=np.float64)
+    level = np.array([-(2**31) if rate == 0 else noise.threshold(rate) for rate in rates], dtype=np.int32)
+    gain = 1 / (1 - rates) if step.noise == "bernoulli" else np.sqrt(rates / (1 - rates))
+    return torch.as_tensor(level[choice], device=device), torch.as_tensor(gain[choice].astype(np.float32), device=device)
+
+
+def statistics_of(
+    engine: Engine,
+    subtrees: Sequence[Subtree],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    keys: Tensor,
+    passes: int,
+    needs: Collection[str],
+    blocks: Blocks,
+    tick: Callable[[int], None] = lambda predictions: None,
+) -> tuple[Tensor, list[tuple[np.ndarray, PassStatistics]]]:
+    """One block of examples: its plain probabilities, and for each chunk of placements their statistics over all passes."""
+    plain, reads = engine.plain(args, kwargs)
+    shown = plain.movedim(1, -1)
+    found: dict[tuple[int, int], tuple[np.ndarray, PassStatistics]] = {}
+    for begin in range(0, passes, blocks.passes):
+        numbers = range(begin, min(begin + blocks.passes, passes))
+        for tree, subtree in enumerate(subtrees):
+            for leaves, p in engine.passes(subtree, reads, keys, numbers, blocks):
+                where = (tree, leaves.start)
+                if where not in found:
+                    found[where] = subtree.leaf[leaves], PassStatistics(needs, shown)
+                found[where][1].update(p.movedim(3, -1), passes_dim=1)
+                tick(p.shape[0] * p.shape[1] * p.shape[2])
+    return plain, list(found.values())

@@ -1,0 +1,243 @@
+"""Placements × passes as a tree of shared work: which noise enters where, who shares what, what it costs. Holds no tensors.
+
+Two placements with the same noise up to a site have the same values there, so each step of the plan multiplies variants and
+never repeats a prefix. Owns the order of steps, the tree, twins by mathematics and the cost; `execute.py` runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import sympy
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import flop_registry
+
+from dropscope.capture import Captured, CaptureFailed, expression
+from dropscope.noise import Layout
+from dropscope.resolve import Live
+from dropscope.walk import Point
+
+_aten = torch.ops.aten
+_HOMOGENEOUS = {_aten.relu.default, _aten.leaky_relu.default}
+_MAX_POOLS = {_aten.max_pool1d.default, _aten.max_pool2d.default, _aten.max_pool3d.default}
+_MAX_POOLS_WITH_INDICES = {_aten.max_pool2d_with_indices.default, _aten.max_pool3d_with_indices.default}
+_AVERAGE_POOLS = {
+    _aten.avg_pool1d.default, _aten.avg_pool2d.default, _aten.avg_pool3d.default, _aten.adaptive_avg_pool1d.default,
+    _aten.adaptive_avg_pool2d.default, _aten.adaptive_avg_pool3d.default, _aten._adaptive_avg_pool2d.default,
+    _aten._adaptive_avg_pool3d.default,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One place where noise enters: the value of `node` is disturbed before anybody uses it."""
+
+    name: str  # the site's key: its masks depend on this name and call alone
+    call: int
+    node: fx.Node
+    noise: str
+    mask: str
+    layout: Layout
+    rates: tuple[float, ...]  # choices at this step; choice 0 is no noise
+    points: tuple[Point, ...]  # what was merged into it
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """The variants after one step: each continues a variant of the level before with one of the step's choices."""
+
+    parent: NDArray[np.int64]
+    choice: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Subtree:
+    """The placements whose first noise is at step `first`; `leaf[i]` is the plan's number of the i-th placement."""
+
+    first: int
+    levels: tuple[Level, ...]
+    leaf: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    captured: Captured
+    steps: tuple[Step, ...]
+    subtrees: tuple[Subtree, ...]
+    distinct: int  # placements that are computed
+    twin: NDArray[np.int64]  # placement → the number under which it is computed; −1 for the plain placement
+
+    def stochastic(self, first: int) -> frozenset[fx.Node]:
+        """What is computed once per variant and pass when noise enters at step `first` or later."""
+        entered = {step.node for step in self.steps[first:]}
+        after: set[fx.Node] = set()
+        for node in self.captured.nodes:
+            if any(a in entered or a in after for a in node.all_input_nodes):
+                after.add(node)
+        return frozenset(after)
+
+    def segment(self, first: int, index: int) -> list[fx.Node]:
+        """The stochastic nodes between step `index` and the next, for a subtree that starts at `first`."""
+        position = self.captured.position
+        start = position[self.steps[index].node]
+        end = position[self.steps[index + 1].node] if index + 1 < len(self.steps) else len(position)
+        inside = self.stochastic(first)
+        return [node for node in self.captured.nodes if start < position[node] <= end and node in inside]
+
+
+def grow(captured: Captured, vectors: Sequence[Mapping[Point, Live]]) -> Plan:
+    """The plan for resolved placements, all of one noise and mask kind per site (see `styles`)."""
+    steps = _steps(captured, vectors)
+    where = {point: i for i, step in enumerate(steps) for point in step.points}
+    choices = np.zeros((len(vectors), len(steps)), dtype=np.int64)
+    for row, vector in enumerate(vectors):
+        for point, live in vector.items():
+            column = where[point]
+            if choices[row, column]:
+                raise CaptureFailed(f"{point.name} has noise at two positions that are one value in the graph")
+            choices[row, column] = steps[column].rates.index(live.rate)
+    distinct, twin = np.unique(choices, axis=0, return_inverse=True)
+    twin = twin.reshape(-1).astype(np.int64)
+    plain = ~distinct.any(axis=1)
+    number = np.cumsum(~plain) - 1
+    return Plan(
+        captured,
+        tuple(steps),
+        tuple(_subtrees(distinct[~plain])),
+        int((~plain).sum()),
+        np.where(plain[twin], -1, number[twin]),
+    )
+
+
+def _steps(captured: Captured, vectors: Sequence[Mapping[Point, Live]]) -> list[Step]:
+    rates: dict[Point, set[float]] = {}
+    lives: dict[Point, Live] = {}
+    for vector in vectors:
+        for point, live in vector.items():
+            rates.setdefault(point, set()).add(live.rate)
+            lives[point] = live
+    merged: dict[tuple[str, int, fx.Node], list[Point]] = {}
+    for point, live in lives.items():
+        merged.setdefault((point.name, point.call, _entry(captured, point, live)), []).append(point)
+    steps = []
+    for (name, call, node), points in merged.items():
+        live = lives[points[0]]
+        if live.layout.batch_dim is None or captured.batch(node) is None:
+            raise CaptureFailed(f"{name} has one value for all examples, which cannot be folded with the passes")
+        if live.noise == "alpha":
+            raise CaptureFailed(f"{name} has alpha dropout, which is no factor on its value")
+        values = sorted({rate for point in points for rate in rates[point]})
+        steps.append(Step(name, call, node, live.noise, live.mask, live.layout, (0.0, *values), tuple(sorted(points))))
+    return sorted(steps, key=lambda step: captured.position[step.node])
+
+
+def _entry(captured: Captured, point: Point, live: Live) -> fx.Node:
+    """The latest node at which this noise gives the same result: past what a non-negative factor commutes with.
+
+    Before and after a ReLU are one place; a feature map's factor passes a pooling, which then runs once for all passes.
+    """
+    node = captured.marks[point]
+    non_negative = live.noise in ("bernoulli", "multinomial")
+    while len(node.users) == 1:
+        (user,) = node.users
+        passes = (
+            (user.target is torch.ops.dropscope.site.default)
+            or (user.target in _HOMOGENEOUS and non_negative)
+            or (user.target in _MAX_POOLS and non_negative and live.mask == "channel")
+            or (user.target in _AVERAGE_POOLS and live.mask == "channel")
+        )
+        if passes and user.args[0] is node and not (user.target is torch.ops.dropscope.site.default and _other_site(captured, user, point)):
+            node = user
+        elif user.target in _MAX_POOLS_WITH_INDICES and non_negative and live.mask == "channel" and _only_values(user):
+            (node,) = user.users
+        else:
+            break
+    return node
+
+
+def _other_site(captured: Captured, node: fx.Node, point: Point) -> bool:
+    return all(marked is not node or other[:2] != point[:2] for other, marked in captured.marks.items())
+
+
+def _only_values(pool: fx.Node) -> bool:
+    return len(pool.users) == 1 and next(iter(pool.users)).args[1] == 0
+
+
+def _subtrees(choices: NDArray[np.int64]) -> list[Subtree]:
+    """One tree per first live step; rows come sorted, so the children of neighbours are neighbours."""
+    found = []
+    first_of = (choices != 0).argmax(axis=1) if len(choices) else np.zeros(0, dtype=np.int64)
+    for first in np.unique(first_of):
+        rows = np.flatnonzero(first_of == first)
+        part = choices[rows][:, first:]
+        levels, before = [], np.zeros(len(rows), dtype=np.int64)
+        for column in range(part.shape[1]):
+            keys = before * (part[:, column].max() + 1) + part[:, column]
+            _, index, inverse = np.unique(keys, return_index=True, return_inverse=True)
+            levels.append(Level(before[index], part[index, column]))
+            before = inverse.reshape(-1)
+        found.append(Subtree(int(first), tuple(levels), rows))
+    return found
+
+
+def cost(captured: Captured, nodes: Sequence[fx.Node]) -> int:
+    """Multiply-adds of these nodes for one example."""
+    total = 0
+    for node in nodes:
+        formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
+        if formula is None:
+            formula = _composite_formula(node)
+        if formula is None:
+            continue
+        shapes = pytree.tree_map(lambda a: a.meta["val"] if isinstance(a, fx.Node) else a, (node.args, node.kwargs))
+        count = formula(*shapes[0], **shapes[1], out_val=node.meta["val"])
+        total += int(_at_one(count, captured.symbol))
+    return total // 2
+
+
+def _composite_formula(node: fx.Node) -> Any:
+    """Operations that stand for a product but that torch's own table lists under what they decompose to."""
+    if node.target in (_aten.linear.default, _aten.matmul.default):
+        return lambda a, b, *_, out_val, **__: 2 * _numel(out_val) * a.shape[-1]
+    if str(node.target).startswith(("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.conv_transpose")):
+        transposed = "transpose" in str(node.target)
+        return lambda a, w, *_, out_val, **__: 2 * (_numel(a) if transposed else _numel(out_val)) * (_numel(w) // w.shape[0])
+    return None
+
+
+def _numel(value: Tensor) -> Any:
+    count: Any = 1
+    for size in value.shape:
+        count = count * size
+    return count
+
+
+def _at_one(size: Any, symbol: sympy.Symbol | None) -> Any:
+    expr = expression(size)
+    return expr if isinstance(expr, int) or symbol is None else expr.subs(symbol, 1)
+
+
+def bytes_of(captured: Captured, node: fx.Node) -> int:
+    """Bytes of this node's value for one example."""
+    total = 0
+    for value in pytree.tree_leaves(node.meta.get("val")):
+        if isinstance(value, Tensor):
+            total += int(_at_one(_numel(value), captured.symbol)) * value.element_size()
+    return total
+
+
+def peak_bytes(captured: Captured, nodes: Sequence[fx.Node], kept: frozenset[fx.Node]) -> int:
+    """The most that is alive at once while these nodes run, for one example; `kept` stays to the end."""
+    last = {a: i for i, node in enumerate(nodes) for a in (node, *node.all_input_nodes)}
+    alive = peak = 0
+    for i, node in enumerate(nodes):
+        alive += bytes_of(captured, node)
+        peak = max(peak, alive)
+        alive -= sum(bytes_of(captured, a) for a, end in last.items() if end == i and a not in kept and a in nodes)
+    return peak

@@ -1,0 +1,52 @@
+"""What every test may ask for: a check that a model is afterwards what it was, and random state that must not move."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+Untouched = Callable[[nn.Module], AbstractContextManager[None]]
+
+
+@pytest.fixture
+def untouched() -> Untouched:
+    """A context in which anything may happen to a model, and after which nothing has (R10, R11)."""
+
+    @contextmanager
+    def context(model: nn.Module) -> Iterator[None]:
+        before = _everything(model)
+        try:
+            yield
+        finally:
+            after = _everything(model)
+            changed = [name for name in before if before[name] != after[name]]
+            assert not changed, f"changed: {changed}"
+
+    return context
+
+
+def _everything(model: nn.Module) -> dict[str, object]:
+    """Every byte of the state, every flag and hook, and the global random states, as values to compare."""
+    seen: dict[str, object] = {
+        f"state {name}": value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        for name, value in model.state_dict().items()
+    }
+    for name, parameter in model.named_parameters():
+        seen[f"parameter {name}"] = (id(parameter), parameter.requires_grad, parameter._version)
+    for name, module in model.named_modules():
+        hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+        extra = (module._forward_hooks_with_kwargs, module._forward_hooks_always_called)
+        seen[f"flag {name}"] = module.training
+        seen[f"hooks {name}"] = [list(registered) for registered in (*hooks, *extra)]
+        seen[f"attributes {name}"] = sorted(vars(module))
+    seen["torch random state"] = torch.get_rng_state().numpy().tobytes()
+    seen["numpy random state"] = repr(np.random.get_state())  # noqa: NPY002 - the global state is what must not move
+    seen["python random state"] = random.getstate()
+    seen["function modes"] = torch._C._len_torch_function_stack()
+    return seen

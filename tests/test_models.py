@@ -1,0 +1,139 @@
+"""Unwrapping, refusing what has its flags baked in, and giving back flags, random state and shadows as they were."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zoo
+from torch import nn
+
+from dropscope import models
+from dropscope.errors import BadInput
+
+
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+
+
+class Compiled(nn.Module):
+    """What torch.compile puts around a model, without compiling anything."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self._orig_mod = inner
+
+
+def test_a_plain_module_is_itself() -> None:
+    net = linear()
+    assert models.unwrap(net) is net
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, Compiled, torch.compile, lambda m: Compiled(nn.DataParallel(m))])
+def test_wrappers_come_off(wrap: Any) -> None:
+    net = linear()
+    assert models.unwrap(wrap(net)) is net
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("bake", [torch.jit.script, lambda m: torch.jit.trace(m.eval(), torch.zeros(1, 4))])
+def test_scripted_models_are_refused(bake: Any) -> None:
+    with pytest.raises(BadInput, match=r"baked in.*pass the nn.Module"):
+        models.unwrap(bake(linear()))
+    with pytest.raises(BadInput, match="plain Python"):
+        models.unwrap(nn.Sequential(bake(linear()), nn.Linear(4, 2)))
+
+
+def test_exported_and_traced_graphs_are_refused() -> None:
+    program = torch.export.export(linear().eval(), (torch.zeros(1, 4),))
+    graph = torch.fx.symbolic_trace(linear())
+    for baked in (program, program.module(), graph, nn.Sequential(graph)):
+        with pytest.raises(BadInput, match=r"baked in.*pass the nn.Module"):
+            models.unwrap(baked)
+
+
+@pytest.mark.parametrize("thing", [None, "model.pt", torch.zeros(3), linear().state_dict(), nn.Linear])
+def test_what_is_no_module_is_refused(thing: object) -> None:
+    with pytest.raises(BadInput, match="a model is a torch.nn.Module"):
+        models.unwrap(thing)
+
+
+def test_flags_come_back_one_by_one() -> None:
+    net = zoo.resnet().train()
+    net.layer1.eval()
+    net.layer2.bn1.eval()
+    flags = {name: module.training for name, module in net.named_modules()}
+
+    def run() -> None:
+        with models.evaluating(net):
+            assert not any(module.training for module in net.modules())
+            net.layer2.train()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        run()
+    assert {name: module.training for name, module in net.named_modules()} == flags
+
+
+def test_random_state_comes_back_after_an_exception() -> None:
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002 - the global state is meant
+
+    def run() -> None:
+        with models.random_state_kept():
+            draw()
+            raise KeyError
+
+    state = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    with pytest.raises(KeyError):
+        run()
+    first = draw()
+    torch.set_rng_state(state[0])
+    np.random.set_state(state[1])  # noqa: NPY002
+    random.setstate(state[2])
+    assert draw() == first
+
+
+def test_a_shadow_shares_weights_and_nothing_else() -> None:
+    net = zoo.resnet()
+    twin = models.shadow(net)
+    assert all(a is b for a, b in zip(net.parameters(), twin.parameters(), strict=True))
+    assert not {id(b) for b in net.buffers()} & {id(b) for b in twin.buffers()}
+    twin.train()
+    twin(zoo.images())
+    assert not any(module.training for module in net.modules())
+    assert int(net.bn1.num_batches_tracked) == 0
+
+
+def test_a_shadow_keeps_shared_modules_shared() -> None:
+    layer = nn.Linear(4, 4)
+    twin = models.shadow(nn.ModuleList([layer, layer]))
+    assert twin[0] is twin[1]
+
+
+def test_a_shadow_leaves_other_peoples_hooks_on() -> None:
+    net = linear()
+    net[0].register_forward_hook(lambda module, args, output: output + 1)
+    twin = models.shadow(net.eval())
+    x = torch.ones(1, 4)
+    assert torch.equal(net(x), twin(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_a_weight_that_is_computed_before_each_forward_has_a_shadow() -> None:
+    """torch.nn.utils.weight_norm leaves a tensor with a graph on the module, which deepcopy refuses."""
+    net = nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 2))
+    net(torch.ones(1, 4))
+    twin = models.shadow(net)
+    assert torch.equal(twin(torch.ones(1, 4)), net(torch.ones(1, 4)))
+
+
+def test_one_device() -> None:
+    assert models.device_of(linear()) == torch.device("cpu")
+    assert models.device_of(nn.ReLU()) == torch.device("cpu")
+    split = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    with pytest.raises(BadInput, match="one device"):
+        models.device_of(split)
