@@ -11,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+torch.set_num_threads(1)  # the models are tiny: a second thread only waits
+
 Untouched = Callable[[nn.Module], AbstractContextManager[None]]
 
 

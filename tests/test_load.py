@@ -68,7 +68,11 @@ def test_a_module_of_the_current_folder_is_importable(write):
 def test_neighbours_are_importable_while_the_file_runs_and_the_path_is_restored(write):
     write("neighbour_b.py", "WIDTH = 7")
     write("late_b.py", "DEPTH = 2")
-    write("net.py", "from torch import nn\nimport neighbour_b\ndef model():\n    import late_b\n    return nn.Linear(neighbour_b.WIDTH, late_b.DEPTH)")  # fmt: skip
+    write(
+        "net.py",
+        "from torch import nn\nimport neighbour_b\n"
+        "def model():\n    import late_b\n    return nn.Linear(neighbour_b.WIDTH, late_b.DEPTH)",
+    )
     before = list(sys.path)
     model = load_model("net.py:model").module
     assert (model.in_features, model.out_features) == (7, 2)
@@ -99,13 +103,13 @@ def test_what_a_file_prints_is_no_answer(write, capsys):
         (":model", "hf:CHECKPOINT"),
         ("net.py:", "file.py:callable"),
         ("no_such_module_c.nets:model", "modules are looked for in the current folder"),
-        ("net.py:WIDTH", "a callable without arguments; got 'a int'"),
-        ("net.py:instance", "a callable without arguments; got 'a Linear'"),
+        ("net.py:WIDTH", "a callable without arguments; got 'int'"),
+        ("net.py:instance", "a callable without arguments; got 'Linear'"),
         ("net.py:needs", "called without arguments; got 'needs(width)'"),
         ("net.py:fails", "net.py:11: ZeroDivisionError: division by zero"),
         ("net.py:leaves", "net.py:13: SystemExit: 3"),
-        ("net.py:nothing", "got 'None' for net.py:nothing. Instead: end the function with a return"),
-        ("net.py:weights", "returns a torch.nn.Module; got 'a dict'"),
+        ("net.py:nothing", "got None for net.py:nothing. Instead: end the function with a return"),
+        ("net.py:weights", "returns a torch.nn.Module; got 'OrderedDict'"),
         ("broken.py:model", "broken.py:2: SyntaxError"),
         ("imports.py:model", "imports.py:1: ModuleNotFoundError: No module named 'no_such_module_d'"),
         ("weights.pt", "a model is named by the code that builds it"),

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import zoo
 from torch import nn
 
+import zoo
 from dropscope import models
 from dropscope.errors import BadInput
 
@@ -57,7 +57,7 @@ def test_exported_and_traced_graphs_are_refused() -> None:
 
 @pytest.mark.parametrize("thing", [None, "model.pt", torch.zeros(3), linear().state_dict(), nn.Linear])
 def test_what_is_no_module_is_refused(thing: object) -> None:
-    with pytest.raises(BadInput, match="a model is a torch.nn.Module"):
+    with pytest.raises(BadInput, match=r"a model is a torch\.nn\.Module"):
         models.unwrap(thing)
 
 

@@ -340,7 +340,7 @@ def test_a_value_keeps_its_dtype_and_its_mask(dtype: torch.dtype, kind: str) -> 
 # --- independence
 
 FINGERPRINTS = [noise.site_key(f"content of example {i}", 0) for i in range(64)]
-UNITS = 1 << 15
+UNITS = 1 << 14
 LONG = (UNITS,)
 
 AXES = {

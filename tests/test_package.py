@@ -10,10 +10,10 @@ import dropscope
 
 PUBLIC = {
     "watch", "find_sites", "Site", "Placement", "injected", "audit", "sample", "uncertainty", "maps", "PlacementGrid",
-    "PlacementSpace", "sweep", "compare", "tune", "UncertaintyPredictor", "measures", "scores", "BadInput",
+    "PlacementSpace", "sweep", "Run", "compare", "tune", "UncertaintyPredictor", "measures", "scores", "BadInput",
     "AuditFailed", "DropscopeError", "__version__",
 }  # fmt: skip
-NEEDED = PUBLIC - {"sample", "uncertainty", "maps", "sweep", "compare", "tune", "UncertaintyPredictor"}
+LATER = {"compare", "tune", "UncertaintyPredictor"}
 EXTRAS = ("transformers", "datasets", "monai", "nibabel")
 
 
@@ -24,8 +24,7 @@ def _python(code: str) -> str:
 
 
 def test_the_public_names_are_the_agreed_ones():
-    assert set(dropscope.__all__) <= PUBLIC
-    assert set(dropscope.__all__) >= NEEDED
+    assert PUBLIC - LATER <= set(dropscope.__all__) <= PUBLIC
     assert dropscope.__all__ == sorted(dropscope.__all__, key=lambda name: (not name.isupper(), name))
     for name in dropscope.__all__:
         assert getattr(dropscope, name) is not None
@@ -47,9 +46,15 @@ def test_importing_loads_no_extra_even_where_it_is_installed():
 def test_importing_draws_no_random_numbers_and_sets_nothing():
     code = """
 import random, numpy, torch
-before = random.getstate(), torch.get_rng_state().tolist(), torch.is_grad_enabled(), torch.get_default_dtype()
+import rich.progress  # draws from Python's generator when it is imported, whoever imports it
+
+def state():
+    flags = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()
+    return random.getstate(), torch.get_rng_state().tolist(), str(numpy.random.get_state()), flags
+
+before = state()
 import dropscope
-assert before == (random.getstate(), torch.get_rng_state().tolist(), torch.is_grad_enabled(), torch.get_default_dtype())
+assert state() == before
 """
     _python(code)
 

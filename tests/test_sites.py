@@ -1,4 +1,4 @@
-"""Which sites a model has: exact names, kinds and positions for the zoo; its own dropout; what is dead or out of reach."""
+"""Which sites a model has: exact names, kinds and positions for the zoo; own dropout; what is dead or out of reach."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-import zoo
 from torch import Tensor, nn
 
+import zoo
 from dropscope import inputs
 from dropscope.sites import Site, SiteMap, examine, find_sites
 
@@ -35,7 +35,7 @@ def own(model: nn.Module, example: Any) -> dict[str, float]:
     return {f"{p.name}#{p.call}@{p.position}": found.rate for p, found in mapped(model, example).own.items()}
 
 
-# --- names, kinds and positions -----------------------------------------------------------------------------------------
+# --- names, kinds and positions ---------------------------------------------------------------------------------------
 
 
 def test_the_papers_network() -> None:
@@ -249,46 +249,7 @@ def test_the_model_may_be_one_layer() -> None:
     assert rows(nn.Linear(4, 3), torch.zeros(2, 4)) == [("root", "head", BARE)]
 
 
-# --- the model's own dropout ----------------------------------------------------------------------------------------------
-
-
-class StableDropout(nn.Module):
-    """As DeBERTa's before transformers 4.47: no nn.Dropout, no F.dropout, a rate called drop_prob."""
-
-    def __init__(self, drop_prob: float) -> None:
-        super().__init__()
-        self.drop_prob = drop_prob
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.drop_prob == 0:
-            return x
-        mask = torch.empty_like(x).bernoulli_(self.drop_prob).bool()
-        return x.masked_fill(mask, 0) * (1.0 / (1 - self.drop_prob))
-
-
-class DropPath(nn.Module):
-    def __init__(self, drop_prob: float) -> None:
-        super().__init__()
-        self.drop_prob = drop_prob
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return x
-        keep = 1 - self.drop_prob
-        return x * x.new_empty(len(x), *[1] * (x.dim() - 1)).bernoulli_(keep) / keep
-
-
-class SpatialDropout(nn.Module):
-    """Whole channels, written by hand under a name that does not say so."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return x
-        return x * x.new_empty(*x.shape[:2], *[1] * (x.dim() - 2)).bernoulli_(1 - self.p) / (1 - self.p)
+# --- the model's own dropout ------------------------------------------------------------------------------------------
 
 
 class Around(nn.Module):
@@ -319,9 +280,9 @@ class Sequence(nn.Module):
         (nn.Dropout2d(0.3), "channel", "bernoulli"),
         (nn.AlphaDropout(0.3), "element", "alpha"),
         (nn.FeatureAlphaDropout(0.3), "channel", "alpha"),
-        (StableDropout(0.3), "element", "bernoulli"),
-        (SpatialDropout(0.3), "channel", "bernoulli"),
-        (DropPath(0.3), "example", "bernoulli"),
+        (zoo.StableDropout(0.3), "element", "bernoulli"),
+        (zoo.SpatialDropout(0.3), "channel", "bernoulli"),
+        (zoo.DropPath(0.3), "example", "bernoulli"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else str(value),
 )
@@ -397,23 +358,8 @@ def test_layerdrop_and_spec_augment_are_reported() -> None:
     assert (net.layerdrop, net.config.apply_spec_augment) == (0.05, True)
 
 
-class SkipsLayers(nn.Module):
-    """LayerDrop as Wav2Vec2 writes it: a draw per layer in train mode."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
-        self.drop, self.layerdrop = nn.Dropout(0.1), 0.9
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            if not self.training or torch.rand(()) > self.layerdrop:
-                x = x + self.drop(F.relu(layer(x)))
-        return x
-
-
 def test_layerdrop_hides_no_dropout() -> None:
-    assert list(own(zoo.seeded(SkipsLayers), zoo.vectors()).values()) == [0.1] * 6
+    assert list(own(zoo.seeded(zoo.SkipsLayers), zoo.vectors()).values()) == [0.1] * 6
 
 
 @pytest.mark.parametrize("change", ["config", "module"])
@@ -429,7 +375,7 @@ def test_the_rate_that_runs_counts_and_not_the_setting(change: str) -> None:
     assert rate == (0.1 if change == "config" else 0.7)
 
 
-# --- nothing of the user's moves ------------------------------------------------------------------------------------------
+# --- nothing of the user's moves --------------------------------------------------------------------------------------
 
 
 def test_finding_sites_touches_nothing(untouched: Callable[..., Any]) -> None:

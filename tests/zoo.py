@@ -1,4 +1,4 @@
-"""Small models of every kind that Dropscope must handle, each a factory: same seed, same weights, eval mode, no download."""
+"""Small models of every kind that Dropscope must handle, each from a factory: fixed weights, eval mode, no download."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def monai_unet() -> nn.Module:
     )
 
 
-# --- recurrent and attention networks -----------------------------------------------------------------------------------
+# --- recurrent and attention networks ---------------------------------------------------------------------------------
 
 
 class Recurrent(nn.Module):
@@ -166,7 +166,7 @@ def tokens(count: int = 4, length: int = 7, vocabulary: int = 20) -> Tensor:
 
 
 class SequenceFirst(nn.Module):
-    """nn.TransformerEncoder in its default layout under a batch-first interface: dimension 0 inside counts positions."""
+    """nn.TransformerEncoder, by default with positions along dimension 0, under a batch-first interface."""
 
     def __init__(self, batch_first: bool) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ def encoder(batch_first: bool) -> nn.Module:
 
 
 class MultiheadNet(nn.Module):
-    """Asks for the attention maps too; a mask of three dimensions, a float mask and key padding are passed on as given."""
+    """nn.MultiheadAttention that is asked for its maps too; masks are passed on as given."""
 
     def __init__(self, batch_first: bool = True, dropout: float = 0.4) -> None:
         super().__init__()
@@ -265,7 +265,64 @@ def functional() -> nn.Module:
     return seeded(Functional)
 
 
-# --- Hugging Face families ------------------------------------------------------------------------------------------------
+# --- dropouts that torch does not know --------------------------------------------------------------------------------
+
+
+class StableDropout(nn.Module):
+    """As DeBERTa's before transformers 4.47: no nn.Dropout, no F.dropout, a rate called drop_prob."""
+
+    def __init__(self, drop_prob: float) -> None:
+        super().__init__()
+        self.drop_prob = drop_prob
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.drop_prob == 0:
+            return x
+        mask = torch.empty_like(x).bernoulli_(self.drop_prob).bool()
+        return x.masked_fill(mask, 0) * (1.0 / (1 - self.drop_prob))
+
+
+class DropPath(nn.Module):
+    def __init__(self, drop_prob: float) -> None:
+        super().__init__()
+        self.drop_prob = drop_prob
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        keep = 1 - self.drop_prob
+        return x * x.new_empty(len(x), *[1] * (x.dim() - 1)).bernoulli_(keep) / keep
+
+
+class SpatialDropout(nn.Module):
+    """Whole channels, written by hand under a name that does not say so."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            return x
+        return x * x.new_empty(*x.shape[:2], *[1] * (x.dim() - 2)).bernoulli_(1 - self.p) / (1 - self.p)
+
+
+class SkipsLayers(nn.Module):
+    """LayerDrop as Wav2Vec2 writes it: a draw per layer in train mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+        self.drop, self.layerdrop = nn.Dropout(0.1), 0.9
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            if not self.training or torch.rand(()) > self.layerdrop:
+                x = x + self.drop(F.relu(layer(x)))
+        return x
+
+
+# --- Hugging Face families --------------------------------------------------------------------------------------------
 
 _ENCODER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 _ENDS = {"bos_token_id": 1, "eos_token_id": 2}
@@ -306,7 +363,7 @@ DROPPING: dict[str, dict[str, float]] = {
 
 
 def hugging_face(family: str, attention: str = "eager", **config: Any) -> nn.Module:
-    """A sequence classifier of one family with random weights, large enough that outputs differ by more than rounding."""
+    """A sequence classifier of one family; its random weights are large, so that outputs differ by more than rounding."""
     import transformers
 
     name, fields = FAMILIES[family]

@@ -7,6 +7,8 @@ from dropscope.grid import PlacementGrid, PlacementSpace
 from dropscope.injection import injected
 from dropscope.placement import Placement
 from dropscope.sites import Site, find_sites
+from dropscope.sweep import Run, sweep
+from dropscope.uncertainty import maps, sample, uncertainty
 from dropscope.version import __version__
 from dropscope.watch import watch
 
@@ -17,12 +19,17 @@ __all__ = [
     "Placement",
     "PlacementGrid",
     "PlacementSpace",
+    "Run",
     "Site",
     "__version__",
     "audit",
     "find_sites",
     "injected",
+    "maps",
     "measures",
+    "sample",
     "scores",
+    "sweep",
+    "uncertainty",
     "watch",
 ]

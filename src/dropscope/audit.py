@@ -79,7 +79,7 @@ class Audit:
         return "\n".join(lines)
 
 
-def audit(model: nn.Module, placement: Placement | str, example: Any, seed: int = 0, site_map: SiteMap | None = None) -> Audit:
+def audit(model: nn.Module, placement: Placement | str, example: Any, seed: int = 0) -> Audit:
     """Puts `placement` into `model`, runs it on a few of the examples, and reports what really happened.
 
     >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
@@ -90,10 +90,22 @@ def audit(model: nn.Module, placement: Placement | str, example: Any, seed: int 
     model = models.unwrap(model)
     placement = as_placement(placement)
     args, kwargs = inputs.arguments(example)
+    site_map = examine(model, args, kwargs)
+    return audit_live(model, placement, resolve(placement, site_map), args, kwargs, site_map, seed)
+
+
+def audit_live(
+    model: nn.Module,
+    placement: Placement,
+    live: dict[Point, Live],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    site_map: SiteMap,
+    seed: int = 0,
+) -> Audit:
+    """`audit` for values already resolved; of the examples given, the first eight are run."""
     size = min(_EXAMPLES, inputs.batch_size(args, kwargs))
     args, kwargs = inputs.take(args, kwargs, range(size))
-    site_map = site_map or examine(model, args, kwargs)
-    live = resolve(placement, site_map)
     before, state = state_mark(model), torch.get_rng_state()
     with torch.no_grad():
         tallies, outputs = _noisy(model, live, seed, args, kwargs, site_map)
@@ -118,7 +130,7 @@ def _noisy(
     def watch(point: Point, spec: Live, before: Tensor, after: Tensor, keys: Tensor) -> None:
         tally = tallies.setdefault(point, Tally())
         if spec.noise == "alpha":
-            _count_alpha(tally, after)
+            tally.add_alpha(before, after, spec.rate, spec.mask, spec.layout)
         else:
             tally.add(before, after, spec.mask, spec.layout)
 
@@ -129,13 +141,6 @@ def _noisy(
             noise.at(pass_=number)
             outputs.append(inputs.flat(model(*args, **kwargs)))
     return tallies, outputs
-
-
-def _count_alpha(tally: Tally, after: Tensor) -> None:
-    """Alpha dropout moves every dropped unit to one and the same value, the lowest there is in any sizeable mask."""
-    values, counts = after.detach().reshape(-1).unique(return_counts=True)
-    tally.units += after.numel()
-    tally.dropped += int(counts.max()) if int(counts.max()) > 1 else 0
 
 
 def _effects(

@@ -144,13 +144,12 @@ def audit(
     """Whether noise takes effect where a placement asks for it, at the asked rate, and nowhere else."""
     parsed = Placement.parse(placement)
     loaded, example = _loaded(model, data, text_column, label_column, labels, image_size)
-    site_map = _examined(loaded, example)
     if dry_run:
-        live = resolve(parsed, site_map)
+        live = resolve(parsed, _examined(loaded, example))
         rows = [{"site": _address(point), "noise": s.noise, "rate": s.rate} for point, s in live.items()]
         _print_plan(_described(loaded, example), rows, as_json)
         return
-    found = run_audit(loaded.module, parsed, example, seed=seed, site_map=site_map)
+    found = run_audit(loaded.module, parsed, example, seed=seed)
     if as_json:
         _print_json({**asdict(found), "placement": str(found.placement), "ok": found.ok})
     else:

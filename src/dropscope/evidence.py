@@ -15,6 +15,8 @@ from torch import Tensor
 
 from dropscope.noise import Layout
 
+_SATURATION = -1.7580993408473766  # of SELU: where alpha dropout moves a dropped unit, before it rescales all of them
+_SCALE_TOLERANCE = 0.01  # of the factor on kept units: a value in half precision is rounded by up to 0.004
 _CRY_WOLF = 1e-6  # chance that an audit of any number of sound sites reports a wrong rate
 
 
@@ -38,6 +40,17 @@ class Tally:
         self.total += float(factor.sum())
         self.squares += float((factor - 1).square().sum())
 
+    def add_alpha(self, before: Tensor, after: Tensor, rate: float, mask: str, layout: Layout) -> None:
+        """Alpha dropout at `rate` moves every dropped unit to one known value; units that lay there before tell nothing."""
+        scale = ((1 - rate) * (1 + rate * _SATURATION**2)) ** -0.5
+        there = torch.isclose(after.detach().double(), after.new_tensor(_SATURATION * scale * (1 - rate)).double(), rtol=1e-4)
+        alive = ~torch.isclose(before.detach().double(), before.new_tensor(_SATURATION).double(), rtol=1e-3)
+        kept = alive & ~there
+        if mask != "element":
+            kept, alive = (_per_unit(units.double(), mask, layout) > 0 for units in (kept, alive))
+        self.units += int(alive.sum())
+        self.dropped += int((alive & ~kept).sum())
+
     @property
     def rate(self) -> float | None:
         return self.dropped / self.units if self.units else None
@@ -56,6 +69,12 @@ def _per_unit(value: Tensor, mask: str, layout: Layout) -> Tensor:
     return value.abs().sum(others) if others else value.abs()
 
 
+def _judge_scale(tally: Tally, rate: float) -> str | None:
+    kept = tally.units - tally.dropped
+    mean = tally.total / kept if kept else 1 / (1 - rate)
+    return None if math.isclose(mean * (1 - rate), 1, abs_tol=_SCALE_TOLERANCE) else f"kept units are scaled by {mean:.4f}, not {1 / (1 - rate):.4f}"
+
+
 def disagreement(tally: Tally, rate: float, noise: str, sites: int) -> str | None:
     """Why the tally does not fit `rate`, at a chance of false alarm of 10⁻⁶ over all `sites`; None where it fits."""
     if tally.units == 0:
@@ -65,7 +84,7 @@ def disagreement(tally: Tally, rate: float, noise: str, sites: int) -> str | Non
         low, high = binomial_interval(tally.dropped, tally.units, alpha)
         if not low <= rate <= high:
             return f"dropped {tally.dropped} of {tally.units}: a rate between {low:.4f} and {high:.4f}"
-        return None
+        return _judge_scale(tally, rate) if noise == "bernoulli" else None
     variance = rate / (1 - rate)
     far = float(stats.norm.isf(alpha / 2))
     mean = tally.total / tally.units

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from dropscope import noise, segments
 from dropscope.capture import feed_values
+from dropscope.errors import BadInput
 from dropscope.plan import Plan, Step, Subtree
 from dropscope.segments import Segment
 from dropscope.statistics import PassStatistics
@@ -102,14 +103,15 @@ class _Frame:
         """The children of variants [start, start + count) of the level before step `index`, in chunks that fit."""
         plan, subtree = self.engine.plan, self.subtree
         level = subtree.levels[index - subtree.first]
-        step, part = plan.steps[index], self.engine.segment(subtree.first, index)
+        part = self.engine.segment(subtree.first, index)
         low, high = np.searchsorted(level.parent, [start, start + count])
         at_once = max(1, self.blocks.rows[index] // self.full_rows)
         for begin in range(int(low), int(high), at_once):
             end = min(begin + at_once, int(high))
-            parent = torch.as_tensor(level.parent[begin:end] - start, device=self.device)
+            numbers = level.parent[begin:end] - start
+            parent = torch.as_tensor(numbers, device=self.device)
             chosen = {i: m[parent] for i, m in maps.items()} | {index - 1: parent}
-            outputs = self._run(part, step, level.choice[begin:end], held, chosen)
+            outputs = self._run(part, index, level.choice[begin:end], held, chosen, _regular(numbers, count))
             if index + 1 == len(plan.steps):
                 yield slice(begin, end), self._finish(outputs, end - begin)
             else:
@@ -117,13 +119,18 @@ class _Frame:
                 yield from self.descend(index + 1, begin, end - begin, below, chosen)
 
     def _run(
-        self, part: Segment, step: Step, choice: np.ndarray, held: dict[fx.Node, _Held], chosen: dict[int, Tensor]
+        self, part: Segment, index: int, choice: np.ndarray, held: dict[fx.Node, _Held], chosen: dict[int, Tensor], regular: int | None
     ) -> dict[fx.Node, Tensor]:
-        variants = len(choice)
+        step, variants = self.engine.plan.steps[index], len(choice)
         level, gain = _parameters(step, choice, self.device)
+        entry = held.get(step.node)
+        parent: Any = None
+        if entry is not None:
+            parent = regular if regular is not None and entry.level == index - 1 else chosen[entry.level]
         given: dict[str, Any] = {
             "rows": variants * self.rows, "copies": variants * self.shape[0],
-            "uniform": self.words[self.engine.plan.steps.index(step)], "level": level, "gain": gain,
+            "uniform": self.words[index], "level": level, "gain": gain, "parent": parent,
+            "entry": self.reads[step.node] if entry is None else entry.value,
         }  # fmt: skip
         for i, node in enumerate(part.plain, 1):
             given[f"plain_{i}"] = self.reads[node]
@@ -136,6 +143,12 @@ class _Frame:
         leaves = {n: outputs.get(n, self.reads.get(n)) for n in pytree.tree_leaves(self.engine.plan.captured.output) if isinstance(n, fx.Node)}
         p = self.engine._probabilities(self.engine._unflattened(leaves))  # type: ignore[arg-type]
         return p.reshape(variants, *self.shape, *p.shape[1:])
+
+
+def _regular(parent: np.ndarray, count: int) -> int | None:
+    """How many children each earlier variant has, where all have the same number: then nothing needs gathering."""
+    each = len(parent) // count
+    return each if len(parent) == each * count and bool((parent == np.repeat(np.arange(count), each)).all()) else None
 
 
 def _parameters(step: Step, choice: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -168,6 +181,10 @@ def statistics_of(
                 where = (tree, leaves.start)
                 if where not in found:
                     found[where] = subtree.leaf[leaves], PassStatistics(needs, shown)
-                found[where][1].update(p.movedim(3, -1), passes_dim=1)
+                found[where][1].update(p.movedim(3, -1), passes_dim=1, check=False)
                 tick(p.shape[0] * p.shape[1] * p.shape[2])
+    for _, kept in found.values():
+        if not bool(torch.isfinite(kept.mean).all()):
+            remedy = "lower the rates, or look at the layers after the noise: they overflow or divide by zero"
+            raise BadInput("outputs are finite under noise", "the output of a pass", "NaN or infinity", remedy)
     return plain, list(found.values())

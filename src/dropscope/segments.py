@@ -34,27 +34,36 @@ def select(value: Tensor, dim: int, variants: int, chosen: Tensor) -> Tensor:
 
 
 def disturb_rows(
-    value: Tensor, dim: int, folded: int, units: Sequence[int], noise: str, uniform: Tensor, level: Tensor, gain: Tensor
+    value: Tensor, dim: int, folded: int, units: Sequence[int], noise: str, uniform: Tensor, level: Tensor, gain: Tensor, parent: Any
 ) -> Tensor:
-    """Noise on rows of every variant at once: `level` and `gain` hold a number per variant, `uniform` a word per unit.
+    """Noise on the rows of every variant at once: `level` and `gain` hold a number per variant, `uniform` a word per unit.
 
     The words are those of (pass, example), the same for every variant: rates are coupled, and the hash is computed once.
+    `parent` says which rows of `value` a variant takes: None where the value is plain and every variant and pass takes it,
+    a number where each earlier variant has that many children, a tensor of variant numbers otherwise.
     """
     rows = value.movedim(dim, 0)
-    tail = rows.shape[1:]
-    wide = rows.reshape(level.shape[0], uniform.shape[0] * folded, *tail)
-    word = uniform.reshape(1, uniform.shape[0] * folded, *units)
-    shape = [level.shape[0]] + [1] * (word.dim() - 1)
+    variants, words, tail = level.shape[0], uniform.shape[0] * folded, rows.shape[1:]
+    word = uniform.reshape(1, words, *units)
+    each = (variants, *[1] * (word.dim() - 1))
     if noise == "bernoulli":
-        factor = torch.where(word >= level.view(shape), gain.view(shape), 0.0)
+        factor = torch.where(word >= level.view(each), gain.view(each), 0.0)
     else:
-        factor = standard_normal(word) * gain.view(shape) + 1.0
-    return (wide * factor.to(value.dtype)).reshape(-1, *tail).movedim(0, dim)
+        factor = (standard_normal(word) * gain.view(each)).add_(1.0)
+    factor = factor.to(value.dtype)
+    if parent is None:
+        examples = rows.shape[0]
+        product = factor.view(variants, words // examples, examples, *units) * rows
+    elif isinstance(parent, Tensor):
+        product = rows.unflatten(0, (-1, words)).index_select(0, parent) * factor
+    else:
+        product = rows.unflatten(0, (-1, 1, words)) * factor.unflatten(0, (-1, parent))
+    return product.reshape(-1, *tail).movedim(0, dim)
 
 
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """A function on rows: `run(rows, copies, entry arguments, plain values, earlier values)` → its outputs in order."""
+    """A function on rows, called by name: the entry value with its noise, plain values, earlier values → `outputs`."""
 
     module: nn.Module
     plain: tuple[fx.Node, ...]  # read from the trunk
@@ -108,13 +117,13 @@ def segment(plan: Plan, first: int, index: int) -> Segment:
     born = {node: i for i in range(first, index) for node in (*plan.segment(first, i), plan.steps[i].node)}
     build = _Builder(captured)
     rows, copies = build.graph.placeholder("rows"), build.graph.placeholder("copies")
-    uniform, level, gain = (build.graph.placeholder(name) for name in ("uniform", "level", "gain"))
+    uniform, level, gain, parent = (build.graph.placeholder(name) for name in ("uniform", "level", "gain", "parent"))
     build.rows, build.copies = rows, copies
     build.stochastic_levels = {node: i for node, i in born.items() if node in inside or node in {s.node for s in plan.steps[first:index]}}
-    raw = build.read(step.node)
+    entry = build.graph.placeholder("entry")
     dim, folded = captured.batch(step.node) or (0, 1)
     units = _unit_tail(step, captured)
-    build.env[step.node] = build.graph.call_function(disturb_rows, (raw, dim, folded, units, step.noise, uniform, level, gain))
+    build.env[step.node] = build.graph.call_function(disturb_rows, (entry, dim, folded, units, step.noise, uniform, level, gain, parent))
     for node in nodes:
         build.copy(node)
     outputs = _outputs(plan, first, index, nodes)

@@ -59,6 +59,7 @@ class Shared:
         self._memory = memory
         self._styles = _styles(lives)
         self._forests: dict[Any, list[Forest]] = {}
+        self._tails: dict[tuple[int, int], float] = {}
         signatures = {_signature(batch): batch for batch in setting.data.batches}
         if len(signatures) > _SIGNATURES:
             raise CaptureFailed(f"the batches have {len(signatures)} different shapes: pad them to at most {_SIGNATURES}")
@@ -130,6 +131,47 @@ class Shared:
                     found.append(Unit(number, (part,), tuple(n for leaf in part.leaf for n in named[int(leaf)])))
         return found
 
+    def only(self, numbers: Sequence[int]) -> list[Unit]:
+        """Units that compute just these placements (each one that is computed, not a twin's name)."""
+        found = []
+        for forest_number, forest in enumerate(self.forests(self.setting.data.batches[0])):
+            leaves = {int(forest.plan.twin[i]): int(n) for i, n in enumerate(forest.numbers) if int(n) in set(numbers)}
+            if -1 in leaves:
+                found.append(Unit(forest_number, (), (leaves[-1],)))
+            for subtree in forest.plan.subtrees:
+                where = np.flatnonzero(np.isin(subtree.leaf, [leaf for leaf in leaves if leaf >= 0]))
+                if len(where):
+                    part = pick(subtree, where)
+                    found.append(Unit(forest_number, (part,), tuple(leaves[int(leaf)] for leaf in part.leaf)))
+        return found
+
+    def computed_as(self, number: int) -> int:
+        """The placement under whose number this one is computed: itself, or its twin by mathematics."""
+        for forest in self.forests(self.setting.data.batches[0]):
+            where = np.flatnonzero(forest.numbers == number)
+            if len(where):
+                return int(forest.numbers[np.flatnonzero(forest.plan.twin == forest.plan.twin[where[0]])[0]])
+        raise KeyError(number)
+
+    def cost(self, number: int) -> float:
+        """Multiply-adds of all passes of one placement on one example, relative to a plain pass: the prefix counts once."""
+        live = self.lives[number]
+        if not live:
+            return 1.0
+        for forest in self.forests(self.setting.data.batches[0]):
+            if number in forest.numbers:
+                first = next(i for i, step in enumerate(forest.plan.steps) if any(point in live for point in step.points))
+                return 1.0 + self.passes * self._tail_cost(forest, first)
+        raise KeyError(number)
+
+    def _tail_cost(self, forest: Forest, first: int) -> float:
+        key = id(forest), first
+        if key not in self._tails:
+            captured = forest.plan.captured
+            tail = [node for node in captured.nodes if node in forest.plan.stochastic(first)]
+            self._tails[key] = cost(captured, tail) / max(cost(captured, captured.nodes), 1)
+        return self._tails[key]
+
     def run(self, unit: Unit, needs: Collection[str], tick: Callable[[int], None] = lambda predictions: None) -> Iterator[Block]:
         """Statistics of a unit's placements, block of examples by block; placement numbers are the run's."""
         for batch in self.setting.data.batches:
@@ -139,6 +181,22 @@ class Shared:
                 named.setdefault(int(leaf), []).append(int(forest.numbers[i]))
             for begin in range(0, batch.n, forest.blocks.examples):
                 yield self._block(unit, forest, named, _some(batch, begin, begin + forest.blocks.examples), needs, tick)
+
+    def samples(self, batch: Batch, tick: Callable[[int], None] = lambda predictions: None) -> Tensor:
+        """Every pass of the one placement there is, `[passes, n, classes, …]`."""
+        (forest,) = self.forests(batch)
+        blocks, parts = forest.blocks, []
+        for begin in range(0, batch.n, blocks.examples):
+            some = _some(batch, begin, begin + blocks.examples)
+            keys = some.keys.to(self.setting.device)
+            _, reads = forest.engine.plain(*self.setting.on_device(some))
+            found = []
+            for first in range(0, self.passes, blocks.passes):
+                numbers = range(first, min(first + blocks.passes, self.passes))
+                found += [p[0] for _, p in forest.engine.passes(forest.plan.subtrees[0], reads, keys, numbers, blocks)]
+                tick(some.n * len(numbers))
+            parts.append(torch.cat(found))
+        return torch.cat(parts, 1)
 
     def _block(
         self, unit: Unit, forest: Forest, named: dict[int, list[int]], batch: Batch, needs: Collection[str], tick: Callable[[int], None]
@@ -197,6 +255,16 @@ def cut(subtree: Subtree, low: int, high: int) -> Subtree:
         low, high = int(parent[0]), int(parent[-1]) + 1
         levels.append(Level(parent - low, choice))
     return Subtree(subtree.first, tuple(reversed(levels)), leaf)
+
+
+def pick(subtree: Subtree, leaves: np.ndarray) -> Subtree:
+    """The part of a subtree that leads to these leaves (sorted), and to no other."""
+    levels, kept = [], leaves
+    for level in reversed(subtree.levels):
+        parents, local = np.unique(level.parent[kept], return_inverse=True)
+        levels.append(Level(local.reshape(-1), level.choice[kept]))
+        kept = parents
+    return Subtree(subtree.first, tuple(reversed(levels)), subtree.leaf[leaves])
 
 
 def pieces(subtree: Subtree, at_most: int) -> list[tuple[int, int]]:

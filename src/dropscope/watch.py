@@ -205,6 +205,9 @@ def _report(seen: Watch, observer: _Observer, model: nn.Module, before: dict[str
             entry.rate = max(entry.rate, own.rate)
             if own.mask != "element":
                 entry.tally = Tally()  # units that drop together cannot be counted one by one
+        known = {_name(point) for point in site_map.own}
+        for entry in (entry for name, entry in found.items() if name not in known):
+            entry.tally = Tally()  # no dropout that we know the kind of: there is no rate to hold it against
         for name in site_map.dead:
             rate = recognise.dropout_rate(model.get_submodule(name)) or 0.0
             found.setdefault(name, SeenDropout(name, rate, never_called=True))

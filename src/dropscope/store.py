@@ -1,0 +1,124 @@
+"""A run as a folder: `run.json` says what it is, `rows/part-*.parquet` what came out. Every file is written whole and renamed.
+
+Owns the files, their names and what may be mixed: a part is there or it is not, and a folder belongs to one specification.
+What a row means is `sweep.py`'s. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from dropscope.errors import BadInput
+
+FORMAT = 1
+
+
+def weights_fingerprint(model: nn.Module) -> str:
+    """A hash of every parameter and buffer, by name and value."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(model.state_dict().items()):
+        if isinstance(tensor, torch.Tensor):
+            digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+            digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def digest(value: Any) -> str:
+    """A name for a JSON value: the same in every process.
+
+    >>> digest({"b": 1, "a": [2]}) == digest({"a": [2], "b": 1})
+    True
+    """
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class Store:
+    """The folder of one run; made on first use, joined when its specification is the same."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.rows_folder = self.folder / "rows"
+
+    def open(self, spec: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
+        """Starts the run or takes it up again. `spec` must agree; `fixed` (block sizes, versions) is as at the first start."""
+        known = self.read_spec() if (self.folder / "run.json").exists() else None
+        if known is None:
+            if self.rows_folder.exists() and any(self.rows_folder.iterdir()):
+                raise BadInput("a run folder has a run.json", "out", str(self.folder), "choose an empty or new folder")
+            self.rows_folder.mkdir(parents=True, exist_ok=True)
+            known = {"format": FORMAT, "spec": dict(spec), "fixed": dict(fixed)}
+            self._write(self.folder / "run.json", json.dumps(known, indent=2, sort_keys=True).encode())
+        agreed = json.loads(json.dumps(dict(spec), sort_keys=True))
+        differing = sorted(key for key in {*agreed, *known["spec"]} if agreed.get(key) != known["spec"].get(key))
+        if differing:
+            raise BadInput(
+                "a folder holds one run", f"what differs from {self.folder / 'run.json'}", differing,
+                "choose another folder for this run, or repeat the first one exactly",
+            )  # fmt: skip
+        self.rows_folder.mkdir(exist_ok=True)
+        for torn in self.folder.rglob(".part-*"):
+            torn.unlink()  # left by a kill between writing and renaming: never part of the run
+        return dict(known["fixed"])
+
+    def read_spec(self) -> dict[str, Any]:
+        path = self.folder / "run.json"
+        if not path.exists():
+            raise BadInput("a run folder has a run.json", "folder", str(self.folder), "pass the folder that a sweep wrote")
+        try:
+            known = json.loads(path.read_text())
+        except json.JSONDecodeError as error:
+            raise BadInput("run.json is JSON", str(path), str(error), "restore it, or start in a new folder") from error
+        if known.get("format") != FORMAT:
+            raise BadInput(f"this version reads runs of format {FORMAT}", str(path), known.get("format"), "use the version that wrote it")
+        return dict(known)
+
+    def has(self, name: str) -> bool:
+        return (self.rows_folder / f"part-{name}.parquet").exists()
+
+    def write_rows(self, name: str, rows: pd.DataFrame) -> None:
+        self._write_table(self.rows_folder / f"part-{name}.parquet", rows)
+
+    def write_table(self, name: str, table: pd.DataFrame) -> None:
+        self._write_table(self.folder / f"{name}.parquet", table)
+
+    def read_table(self, name: str) -> pd.DataFrame | None:
+        path = self.folder / f"{name}.parquet"
+        return pd.read_parquet(path) if path.exists() else None
+
+    def read_rows(self) -> pd.DataFrame:
+        """Every row there is, in the order of the placements."""
+        parts = [pd.read_parquet(path) for path in sorted(self.rows_folder.glob("part-*.parquet"))]
+        if not parts:
+            raise BadInput("a run folder has rows", "folder", str(self.folder), "run the sweep to its end first")
+        rows = pd.concat(parts, ignore_index=True)
+        return rows.sort_values(["number", "order"], kind="stable").drop(columns=["number", "order"]).reset_index(drop=True)
+
+    def _write_table(self, path: Path, table: pd.DataFrame) -> None:
+        handle, temporary = tempfile.mkstemp(prefix=".part-", dir=path.parent)
+        os.close(handle)
+        table.to_parquet(temporary, index=False)
+        _rename(temporary, path)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        handle, temporary = tempfile.mkstemp(prefix=".part-", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        _rename(temporary, path)
+
+
+def _rename(temporary: str, path: Path) -> None:
+    """Makes a finished file appear under its name at once, on disk as well."""
+    with open(temporary, "rb") as file:
+        os.fsync(file.fileno())
+    os.chmod(temporary, 0o644)
+    os.replace(temporary, path)

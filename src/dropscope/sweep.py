@@ -1,0 +1,414 @@
+"""Many placements over one data set: planned, audited, run, scored, kept. A row per placement × measure.
+
+Owns what a row holds, the one-pass baselines beside it, the finalists and their intervals. How placements run is `shared.py`'s
+or `reference.py`'s, how rows are kept `store.py`'s.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from dropscope import intervals, measures, scores
+from dropscope.audit import audit_live
+from dropscope.errors import BadInput, nearest
+from dropscope.measures import Measure
+from dropscope.memory import memory_bytes
+from dropscope.placement import Placement, as_placement
+from dropscope.progress import progress as showing
+from dropscope.reference import Block, run_reference
+from dropscope.resolve import Live
+from dropscope.setting import Setting, check_passes, precise, prepare
+from dropscope.shared import Unit
+from dropscope.store import Store, digest, weights_fingerprint
+from dropscope.uncertainty import check_label, shared_or_none
+from dropscope.version import __version__
+from dropscope.walk import Point
+
+RANKING = tuple(name for name, score in scores.TABLE.items() if score.takes == "ranking")
+_PLACEMENTS_PER_UNIT = 100
+_REFERENCE_PER_UNIT = 10
+_BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
+    "plain_max_probability": measures.plain_max_probability,
+    "plain_entropy": measures.plain_entropy,
+    "plain_margin": measures.plain_margin,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a sweep found. `rows`: placement × measure; `baseline`: one plain pass; `examples`: values of the finalists."""
+
+    rows: pd.DataFrame
+    baseline: pd.DataFrame
+    examples: pd.DataFrame
+    spec: dict[str, Any]
+    engine: str
+    folder: Path | None = None
+    levels: dict[str, dict[str, float]] = field(default_factory=dict)  # each penalty of a random and of a monotone measure
+
+    def best(self, score: str = "aurc", count: int = 10) -> pd.DataFrame:
+        """The rows that score best."""
+        check_score(score)
+        rising = scores.TABLE[score].direction == "lower"
+        return self.rows.sort_values(score, ascending=rising, kind="stable").head(count)
+
+
+def sweep(
+    model: nn.Module,
+    placements: Sequence[Placement | str],
+    data: Any,
+    passes: int = 100,
+    measures: Sequence[str | Callable[..., Tensor]] | None = None,
+    scores: Sequence[str] | None = None,
+    seed: int = 0,
+    label: str = "mean",
+    device: str | torch.device | None = None,
+    memory: int | str = "auto",
+    out: str | Path | None = None,
+    *,
+    engine: str = "auto",
+    keep: str = "top:50",
+    objective: str = "aurc",
+    progress: bool | None = None,
+    **common: Any,
+) -> Run:
+    """Runs every placement on the same examples with coupled noise, scores each measure, and keeps what it found.
+
+    With `out`, the run is a folder that a killed run takes up again. `keep` says for how many of the best rows per-example
+    values and intervals are kept: "top:50", "all" or "none".
+
+    >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
+    >>> run = sweep(net, ["0=0.2", "0=0.5"], (torch.randn(40, 4), torch.randint(0, 3, (40,))), passes=5)
+    >>> sorted(run.rows.placement.unique()), len(run.rows), len(run.baseline)
+    (['0=0.2', '0=0.5'], 10, 3)
+    """
+    check_passes(passes)
+    check_label(label)
+    count = _kept(keep)
+    chosen = _chosen_scores(scores)
+    check_score(objective)
+    placed = [as_placement(placement) for placement in placements]
+    if not placed:
+        raise BadInput("a sweep has at least one placement", "placements", [], "pass a PlacementGrid or a list of texts")
+    setting = prepare(model, data, seed=seed, device=device, **common)
+    if setting.dense:
+        raise BadInput("a sweep ranks whole examples", "the output", "one prediction per voxel, pixel or label", "use maps, or uncertainty")
+    if setting.data.labels is None:
+        raise BadInput("scores compare with labels", "data", "no labels", "pass (inputs, labels), or use uncertainty")
+    job = _Job(setting, placed, passes, _rows_of(measures), chosen, label, memory_bytes(memory, setting.device), engine)
+    return job.run(out, count, objective, progress)
+
+
+class _Job:
+    """One sweep on its way."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        placements: list[Placement],
+        passes: int,
+        rows: list[Measure],
+        chosen: tuple[str, ...],
+        label: str,
+        memory: int,
+        engine: str,
+    ) -> None:
+        self.setting, self.placements, self.passes, self.rows = setting, placements, passes, rows
+        self.chosen, self.label, self.memory = chosen, label, memory
+        self.lives = setting.resolve(placements)
+        self._audit()
+        self.shared = shared_or_none(setting, self.lives, passes, engine, memory)
+        self.needs = {"sum_p"}.union(*(row.needs for row in rows))
+        labels = setting.data.labels
+        assert labels is not None
+        self.labels = labels.to(setting.device)
+
+    def _audit(self) -> None:
+        """The union of the sweep's sites, each noise and mask once, before anything is run."""
+        unions: list[dict[Point, Live]] = []
+        sites: list[dict[tuple[str, int], Point]] = []  # two positions of one site share their mask, so each is tried alone
+        for live in self.lives:
+            for point, spec in live.items():
+                for union, site in zip(unions, sites, strict=True):
+                    if site.get(point[:2], point) == point and _style(union.get(point, spec)) == _style(spec):
+                        break
+                else:
+                    union, site = {}, {}
+                    unions.append(union)
+                    sites.append(site)
+                union.setdefault(point, spec)
+                site[point[:2]] = point
+        args, kwargs = self.setting.on_device(self.setting.data.batches[0])
+        for union in unions:
+            with precise():
+                found = audit_live(self.setting.model, as_placement("all=0.5"), union, args, kwargs, self.setting.site_map, self.setting.seed)
+            found.raise_if_failed()
+
+    # --- the whole ----------------------------------------------------------------------------------------------------
+
+    def run(self, out: str | Path | None, keep: int | None, objective: str, show: bool | None) -> Run:
+        spec = self.spec()
+        store = None if out is None else Store(out)
+        units = self.units()
+        if store is not None:
+            store.open(spec, {"versions": _versions(), "engine": self.engine, "device": str(self.setting.device)})
+        found = []
+        total = sum(len(unit.numbers) for unit in units if store is None or not store.has(self.name(unit)))
+        with showing("sweep", total * self.passes * self.setting.data.n, show=show) as tick:
+            for unit in units:
+                name = self.name(unit)
+                if store is not None and store.has(name):
+                    continue
+                rows = self.score(unit, tick)
+                if store is None:
+                    found.append(rows)
+                else:
+                    store.write_rows(name, rows)
+        rows = _ordered(found) if store is None else store.read_rows()
+        baseline = self.baseline()
+        finalists = self._finalists(rows, keep, objective)
+        examples = self.examples(finalists)
+        rows, baseline = self._with_intervals(rows, baseline, examples, show)
+        if store is not None:
+            store.write_table("baseline", baseline)
+            store.write_table("examples", examples)
+        accuracy = float(baseline.accuracy.iloc[0])
+        levels = scores.reference_levels(accuracy, self.setting.data.n)
+        return Run(rows, baseline, examples, spec, self.engine, None if store is None else store.folder, levels)
+
+    @property
+    def engine(self) -> str:
+        return "reference" if self.shared is None else "shared"
+
+    def spec(self) -> dict[str, Any]:
+        setting = self.setting
+        return {
+            "placements": digest([str(p) for p in self.placements]),
+            "count": len(self.placements),
+            "passes": self.passes,
+            "seed": setting.seed,
+            "masks": setting.masks,
+            "label": self.label,
+            "measures": [row.name for row in self.rows],
+            "scores": list(self.chosen),
+            "data": setting.data.fingerprint,
+            "keyed_by": setting.data.keyed_by,
+            "examples": setting.data.n,
+            "weights": weights_fingerprint(setting.model),
+        }
+
+    def units(self) -> list[Unit]:
+        if self.shared is not None:
+            return self.shared.units(_PLACEMENTS_PER_UNIT)
+        numbers = range(len(self.placements))
+        return [Unit(0, (), tuple(numbers[i : i + _REFERENCE_PER_UNIT])) for i in range(0, len(numbers), _REFERENCE_PER_UNIT)]
+
+    def name(self, unit: Unit) -> str:
+        return digest([str(self.placements[n]) for n in unit.numbers])
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def blocks(self, unit: Unit, tick: Callable[[int], None]) -> Iterator[Block]:
+        if self.shared is not None:
+            yield from self.shared.run(unit, self.needs, tick)
+            return
+        for block in run_reference(self.setting, [self.lives[n] for n in unit.numbers], self.passes, self.needs, tick):
+            yield Block(block.batch, block.plain, [(np.array([unit.numbers[int(i)] for i in part]), kept) for part, kept in block.parts])
+
+    def measured(self, unit: Unit, tick: Callable[[int], None]) -> tuple[list[int], dict[str, Tensor], Tensor]:
+        """The computed placements of a unit, each measure `[placements, n]`, and whether each prediction is right."""
+        values: dict[tuple[int, ...], dict[str, list[Tensor]]] = {}
+        right: dict[tuple[int, ...], list[Tensor]] = {}
+        start = 0
+        for block in self.blocks(unit, tick):
+            labels = self.labels[start : start + block.batch.n]
+            for numbers, kept in block.parts:
+                where = tuple(int(n) for n in numbers)
+                chosen = kept.mean.argmax(-1) if self.label == "mean" else block.plain.argmax(1).expand(len(numbers), -1)
+                right.setdefault(where, []).append(chosen == labels)
+                for row in self.rows:
+                    values.setdefault(where, {}).setdefault(row.name, []).append(row(kept).float())
+            start += block.batch.n
+        order = list(values)
+        joined = {row.name: torch.cat([torch.cat(values[where][row.name], 1) for where in order]) for row in self.rows}
+        return [n for where in order for n in where], joined, torch.cat([torch.cat(right[where], 1) for where in order])
+
+    def score(self, unit: Unit, tick: Callable[[int], None]) -> pd.DataFrame:
+        numbers, values, right = self.measured(unit, tick)
+        computed = {n: i for i, n in enumerate(numbers)}
+        frames = []
+        for order, row in enumerate(self.rows):
+            table = {name: value.cpu().numpy() for name, value in scores.ranking_scores(values[row.name], right).items() if name in self.chosen}
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "number": numbers,
+                        "order": order,
+                        "placement": [str(self.placements[n]) for n in numbers],
+                        "measure": row.name,
+                        "accuracy": right.double().mean(1).cpu().numpy(),
+                        **table,
+                        "cost": [self.cost(n) for n in numbers],
+                        "twin_of": None,
+                    }
+                )
+            )
+        rows = pd.concat(frames, ignore_index=True)
+        twins = [n for n in unit.numbers if n not in computed]
+        return pd.concat([rows, *self._twins(rows, twins, computed)], ignore_index=True) if twins else rows
+
+    def _twins(self, rows: pd.DataFrame, twins: list[int], computed: dict[int, int]) -> Iterator[pd.DataFrame]:
+        """Rows of placements that are another one by mathematics: the same numbers under their own name."""
+        assert self.shared is not None
+        for number in twins:
+            source = self.shared.computed_as(number)
+            yield rows[rows.number == source].assign(
+                number=number, placement=str(self.placements[number]), twin_of=str(self.placements[source])
+            )
+
+    def cost(self, number: int) -> float:
+        """Multiply-adds per example of this placement alone, relative to one plain pass."""
+        return float(self.passes) if self.shared is None else self.shared.cost(number)
+
+    def baseline(self) -> pd.DataFrame:
+        """One plain pass, scored in the same way on the same examples."""
+        plain = self.plain()
+        right = plain.argmax(1) == self.labels
+        rows = []
+        for name, function in _BASELINES.items():
+            table = {k: float(v) for k, v in scores.ranking_scores(function(plain), right).items() if k in self.chosen}
+            rows.append({"placement": "none", "measure": name, "accuracy": float(right.double().mean()), **table, "cost": 1.0})
+        return pd.DataFrame(rows)
+
+    def plain(self) -> Tensor:
+        with torch.no_grad(), precise():
+            return torch.cat([self.setting.plain(batch) for batch in self.setting.data.batches])
+
+    # --- finalists ----------------------------------------------------------------------------------------------------
+
+    def _finalists(self, rows: pd.DataFrame, keep: int | None, objective: str) -> pd.DataFrame:
+        own = rows[rows.twin_of.isna()]
+        if keep is None:
+            return own
+        rising = scores.TABLE[objective].direction == "lower"
+        return own.sort_values(objective, ascending=rising, kind="stable").head(keep)
+
+    def examples(self, finalists: pd.DataFrame) -> pd.DataFrame:
+        """Per-example values of the finalists and of the plain pass; run again, the same to the last mask."""
+        ids = np.asarray(self.setting.data.ids, dtype=object)
+        plain = self.plain()
+        right = (plain.argmax(1) == self.labels).cpu().numpy()
+        frames = [
+            pd.DataFrame({"id": ids.astype(str), "placement": "none", "measure": name, "uncertainty": f(plain).cpu().numpy(), "correct": right})
+            for name, f in _BASELINES.items()
+        ]
+        wanted = set(zip(finalists.placement, finalists.measure, strict=True))
+        numbers = [n for n, p in enumerate(self.placements) if str(p) in set(finalists.placement)]
+        for unit in self._units_of(numbers):
+            found, values, correct = self.measured(unit, lambda predictions: None)
+            for i, number in enumerate(found):
+                text = str(self.placements[number])
+                for row in self.rows:
+                    if (text, row.name) in wanted:
+                        frames.append(
+                            pd.DataFrame(
+                                {
+                                    "id": ids.astype(str),
+                                    "placement": text,
+                                    "measure": row.name,
+                                    "uncertainty": values[row.name][i].cpu().numpy(),
+                                    "correct": correct[i].cpu().numpy(),
+                                }
+                            )
+                        )
+        return pd.concat(frames, ignore_index=True)
+
+    def _units_of(self, numbers: list[int]) -> list[Unit]:
+        if not numbers:
+            return []
+        if self.shared is None:
+            return [Unit(0, (), tuple(numbers))]
+        return self.shared.only(numbers)
+
+    def _with_intervals(
+        self, rows: pd.DataFrame, baseline: pd.DataFrame, examples: pd.DataFrame, show: bool | None
+    ) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """95 % intervals of the finalists and baselines, and their paired differences to the best baseline."""
+        n = self.setting.data.n
+        indices = intervals.resamples(n, self.setting.data.groups, intervals.REPLICATES, self.setting.seed)
+        kept = list(examples.groupby(["placement", "measure"], sort=False))
+        against = "plain_entropy"
+        found: dict[tuple[str, str], dict[str, float]] = {}
+        with showing("intervals", len(kept), "rows", show=show) as tick:
+            reference: dict[str, Tensor] = {}
+            for (placement, measure), group in kept:
+                u = torch.as_tensor(group.uncertainty.to_numpy(copy=True), device=self.setting.device)
+                right = torch.as_tensor(group.correct.to_numpy(copy=True), device=self.setting.device)
+                drawn = intervals.bootstrap(u, right, indices)
+                if measure == against:
+                    reference = drawn
+                entry = found.setdefault((str(placement), str(measure)), {})
+                for name in ("accuracy", *self.chosen):
+                    entry[f"{name}_low"], entry[f"{name}_high"] = intervals.interval(drawn[name])
+                if reference:
+                    for name in self.chosen:
+                        low, high = intervals.interval(drawn[name] - reference[name])
+                        entry[f"{name}_minus_baseline_low"], entry[f"{name}_minus_baseline_high"] = low, high
+                tick(1)
+        wide = pd.DataFrame([{"placement": p, "measure": m, **entry} for (p, m), entry in found.items()])
+        merged = rows.merge(wide, on=["placement", "measure"], how="left", validate="m:1")
+        return merged, baseline.merge(wide, on=["placement", "measure"], how="left", validate="1:1")
+
+
+def _style(live: Live) -> tuple[str, str]:
+    return live.noise, live.mask
+
+
+def _ordered(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    rows = pd.concat(parts, ignore_index=True).sort_values(["number", "order"], kind="stable")
+    return rows.drop(columns=["number", "order"]).reset_index(drop=True)
+
+
+def _rows_of(chosen: Sequence[str | Callable[..., Tensor]] | None) -> list[Measure]:
+    rows = measures.resolve(chosen)
+    if any(row.of == "passes" for row in rows):
+        name = next(row.name for row in rows if row.of == "passes")
+        raise BadInput("a sweep keeps statistics, not passes", "measure", name, "write it as a function of the statistics, or use uncertainty")
+    return rows
+
+
+def _chosen_scores(chosen: Sequence[str] | None) -> tuple[str, ...]:
+    for name in chosen or ():
+        check_score(name)
+    return RANKING if chosen is None else tuple(chosen)
+
+
+def check_score(name: str) -> None:
+    if name not in RANKING:
+        raise BadInput("a score of a sweep is one of the ranking scores", "score", name, nearest(str(name), RANKING))
+
+
+def _kept(keep: str) -> int | None:
+    if keep == "all":
+        return None
+    if keep == "none":
+        return 0
+    kind, _, number = str(keep).partition(":")
+    if kind == "top" and number.isdigit():
+        return int(number)
+    raise BadInput("keep is 'all', 'none' or 'top:NUMBER'", "keep", keep, "write keep='top:50'")
+
+
+def _versions() -> dict[str, str]:
+    return {"dropscope": __version__, "torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
+

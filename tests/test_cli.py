@@ -1,0 +1,209 @@
+"""The command line: answers on stdout, one message on stderr, the right exit code, no files but those asked for."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import dropscope
+from dropscope.cli import app
+
+TOY = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.act = nn.ReLU()
+        self.fc1 = nn.Linear(8 * 16, 32)
+        self.unused = nn.Dropout(0.3)
+        self.fc2 = nn.Linear(32, 3)
+
+    def forward(self, x):
+        x = self.act(self.norm(self.conv1(x)))
+        x = torch.relu(self.fc1(x.flatten(1)))
+        return self.fc2(x)
+
+def model():
+    torch.manual_seed(0)
+    return Net().eval()
+
+def cut_off():
+    net = model()
+    nn.init.zeros_(net.fc2.weight)
+    return net
+
+def fails():
+    raise RuntimeError("no weights\\nhere")
+
+def data():
+    generator = torch.Generator().manual_seed(1)
+    return torch.rand(16, 1, 4, 4, generator=generator), torch.arange(16) % 3
+
+def wrong():
+    return torch.zeros(4, 7)
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a command in a folder that holds `toy.py`, and checks that it leaves nothing else there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    (tmp_path / "toy.py").write_text(TOY)
+
+    def run(*arguments: str, code: int = 0, wrote: tuple[str, ...] = ()):
+        before = {path.name for path in tmp_path.iterdir()}
+        result = CliRunner().invoke(app, list(arguments))
+        assert result.exit_code == code, result.output
+        assert {path.name for path in tmp_path.iterdir()} == before | set(wrote)
+        return result
+
+    return run
+
+
+TOY_DATA = ("--data", "toy.py:data")
+
+
+def test_version_and_help(run):
+    assert run("--version").stdout.strip() == f"dropscope {dropscope.__version__}"
+    for command in ("sites", "audit", "new"):
+        assert command in run("--help").stdout
+        assert "--json" in run(command, "--help").stdout
+
+
+def test_sites_shows_layers_and_says_what_it_hides(run):
+    result = run("sites", "toy.py:model", *TOY_DATA)
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["conv1", "fc1", "fc2"]
+    assert "8×4×4" in lines[1]
+    assert "hidden: 1 of kind norm, 1 of kind activation (--all shows them)" in result.stdout
+    assert "remark: unused is a dropout that is never called" in result.stdout
+    assert all(len(line) <= 120 for line in lines)
+    assert "norm" in [line.split()[0] for line in run("sites", "toy.py:model", *TOY_DATA, "--all").stdout.splitlines()]
+
+
+def test_sites_in_a_narrow_terminal_breaks_no_name(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "62")
+    assert "fc1\n    linear, 32: after_activation" in run("sites", "toy.py:model", *TOY_DATA).stdout
+
+
+def test_sites_as_json_holds_every_site(run):
+    answer = json.loads(run("sites", "toy.py:model", *TOY_DATA, "--json").stdout)
+    found = {site["name"]: site for site in answer["sites"]}
+    assert set(found) == {"conv1", "norm", "act", "fc1", "fc2"}
+    assert found["conv1"]["positions"][0] == "after_activation"
+    assert answer["never_called"] == ["unused"]
+
+
+def test_a_dry_run_only_says_what_would_run(run):
+    result = run("sites", "toy.py:model", *TOY_DATA, "--dry-run")
+    assert result.stdout.splitlines() == ["model: toy.py:model (Net, 4,323 parameters)", "input 0: [8, 1, 4, 4]"]
+    result = run("audit", "toy.py:model", "fc1=0.5,conv1@output=.2", *TOY_DATA, "--dry-run")
+    assert "noise at conv1@output: bernoulli, rate 0.2" in result.stdout
+    answer = json.loads(run("audit", "toy.py:model", "fc1=0.5", *TOY_DATA, "--dry-run", "--json").stdout)
+    assert answer["noise"] == [{"site": "fc1@after_activation", "noise": "bernoulli", "rate": 0.5}]
+
+
+def test_an_audit_that_passes(run):
+    result = run("audit", "toy.py:model", "conv1=0.5,last=0.25", *TOY_DATA)
+    assert result.stdout.startswith("audit of 'conv1=0.5,last=0.25': ok")
+    answer = json.loads(run("audit", "toy.py:model", "fc1=0.5", *TOY_DATA, "--json").stdout)
+    assert answer["ok"] is True
+    assert answer["placement"] == "fc1=0.5"
+    assert answer["findings"][0]["site"] == "fc1@after_activation"
+
+
+def test_an_audit_that_fails_exits_with_1(run):
+    result = run("audit", "toy.py:cut_off", "fc1=0.5", *TOY_DATA, code=1)
+    assert "the output does not depend on it" in result.stdout
+    assert json.loads(run("audit", "toy.py:cut_off", "fc1=0.5", *TOY_DATA, "--json", code=1).stdout)["ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("placement", "said"),
+    [
+        ("fc9=0.5", "did you mean 'fc2' or 'fc1'"),
+        ("fc1=1.0", "a rate is a number of at least 0 and below 1; got 1.0"),
+        ("fc1=-0.1", "a rate is a number of at least 0 and below 1; got -0.1"),
+        ("fc1=nan", "a rate is a number of at least 0 and below 1; got 'nan'"),
+        ("", "a placement names at least one site"),
+        ("fc1@weights=0.5", "'fc1' has no such position here"),
+        ("attention=0.5", "a group must match at least one site"),
+        ("own", "the placement 'own' needs a model whose own dropout is above 0 and called"),
+    ],
+)
+def test_a_bad_placement_is_one_message_and_exit_code_2(run, placement, said):
+    result = run("audit", "toy.py:model", placement, *TOY_DATA, code=2)
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_bad_placement_is_refused_before_any_code_runs(run):
+    assert "rate" in run("audit", "no_such_file.py:model", "fc1=2", *TOY_DATA, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "said"),
+    [
+        ("missing.py:model", "toy.py:data", "a file that is named exists"),
+        ("toy.py:mdel", "toy.py:data", "did you mean 'model'"),
+        ("toy.py:fails", "toy.py:data", "toy.py:30: RuntimeError: no weights here"),
+        ("toy.py:data", "toy.py:data", "a model's callable returns a torch.nn.Module"),
+        ("toy.py:model", "toy.py:datta", "did you mean 'data'"),
+        ("toy.py:model", "toy.py:model", "a callable for data returns data"),
+        ("toy.py:model", "missing.csv", "name the model as hf:CHECKPOINT"),
+        ("toy.py:model", "missing_folder", "code is named as file.py:callable"),
+    ],
+)
+def test_a_bad_name_is_one_message_and_exit_code_2(run, model, data, said):
+    result = run("sites", model, "--data", data, code=2)
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert "Traceback" not in result.output
+
+
+def test_a_missing_extra_is_named(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "pip install 'dropscope[text]'" in run("sites", "hf:some/checkpoint", *TOY_DATA, code=2).stderr
+
+
+def test_a_missing_argument_is_bad_input_too(run):
+    run("sites", "toy.py:model", code=2)
+    run("new", "keras", code=2)
+
+
+def test_a_fault_that_is_not_bad_input_keeps_its_traceback(run):
+    result = run("sites", "toy.py:model", "--data", "toy.py:wrong", code=1)
+    assert isinstance(result.exception, RuntimeError)
+
+
+@pytest.mark.parametrize("framework", ["torch", "hf", "monai"])
+def test_a_template_runs_as_it_is(run, framework):
+    pytest.importorskip({"hf": "transformers"}.get(framework, framework))
+    result = run("new", framework, f"{framework}_net.py", wrote=(f"{framework}_net.py",))
+    command = result.stdout.splitlines()[-1].removeprefix("next: dropscope ").split()
+    assert "dropout" in run(*command).stdout
+    assert ": ok" in run("audit", command[1], "own", *command[2:]).stdout
+
+
+def test_new_never_overwrites(run):
+    before = Path("toy.py").read_text()
+    assert "never overwritten" in run("new", "torch", "toy.py", code=2).stderr
+    assert Path("toy.py").read_text() == before
+    assert "write net.py" in run("new", "torch", "net.txt", code=2).stderr
+    assert "make no_folder first" in run("new", "torch", "no_folder/net.py", code=2).stderr
+
+
+def test_new_has_a_default_name_a_dry_run_and_json(run):
+    assert "would write: my_model.py" in run("new", "torch", "--dry-run").stdout
+    answer = json.loads(run("new", "torch", "--json", wrote=("my_model.py",)).stdout)
+    assert answer == {"wrote": "my_model.py", "next": "dropscope sites my_model.py:model --data my_model.py:data"}
