@@ -1,4 +1,4 @@
-"""The nine Hugging Face families, each backend: what is asked for takes effect, and `own` is what they run themselves."""
+"""The nine Hugging Face families, each backend: what is asked for takes effect; `own` is what they run in training."""
 
 from __future__ import annotations
 

@@ -358,6 +358,13 @@ def test_layerdrop_and_spec_augment_are_reported() -> None:
     assert (net.layerdrop, net.config.apply_spec_augment) == (0.05, True)
 
 
+def test_layerdrop_in_the_config_is_layerdrop_too() -> None:
+    net = zoo.seeded(zoo.SkipsLayers)
+    net.config, net.layerdrop = SimpleNamespace(layerdrop=0.9), 0.0
+    assert mapped(net, zoo.vectors()).unreachable == ("config: LayerDrop of rate 0.9",)
+    assert net.config.layerdrop == 0.9
+
+
 def test_layerdrop_hides_no_dropout() -> None:
     assert list(own(zoo.seeded(zoo.SkipsLayers), zoo.vectors()).values()) == [0.1] * 6
 
@@ -450,6 +457,19 @@ def test_a_block_is_not_a_norm_or_a_dropout_because_of_its_name() -> None:
 def test_parametrized_weights_are_no_sites() -> None:
     net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)), nn.ReLU(), nn.Linear(8, 2)).eval()
     assert rows(net, zoo.vectors()) == [("0", "linear", LAYER), ("1", "activation", ("output",)), ("2", "head", BARE)]
+
+
+def test_a_gated_ffn_is_an_ffn() -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down, self.out = nn.Linear(8, 32), nn.Linear(16, 8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            value, gate = self.up(x).chunk(2, -1)
+            return self.out(x + self.down(F.gelu(value) * gate))
+
+    assert by_name(zoo.seeded(Gated), zoo.vectors())["down"].kind == "ffn"
 
 
 def test_an_ffn_is_told_from_two_linear_layers_of_other_widths() -> None:

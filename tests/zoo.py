@@ -317,7 +317,8 @@ class SkipsLayers(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
-            if not self.training or torch.rand(()) > self.layerdrop:
+            skipped = torch.rand(()) < self.layerdrop  # drawn in eval too
+            if not (self.training and skipped):
                 x = x + self.drop(F.relu(layer(x)))
         return x
 
@@ -363,7 +364,7 @@ DROPPING: dict[str, dict[str, float]] = {
 
 
 def hugging_face(family: str, attention: str = "eager", **config: Any) -> nn.Module:
-    """A sequence classifier of one family; its random weights are large, so that outputs differ by more than rounding."""
+    """A sequence classifier of one family; its random weights are large, so that outputs differ beyond rounding."""
     import transformers
 
     name, fields = FAMILIES[family]

@@ -6,6 +6,7 @@ a fault anywhere before it. Other people's loops are `watch.py`'s.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from dropscope.walk import Point
 _EXAMPLES = 8
 _PASSES = 4
 _EFFECTS_AT_MOST = 200
+_BY_ACCIDENT = 1e-6
 
 
 @dataclass(frozen=True)
@@ -111,15 +113,17 @@ def audit_live(
         tallies, outputs = _noisy(model, live, seed, args, kwargs, site_map)
         effects = _effects(model, live, seed, args, kwargs, site_map)
     problems = [f"{name} moved" for name, mark in state_mark(model).items() if before.get(name) != mark]
+    remarks = list(_remarks(placement, live, site_map))
     if not torch.equal(state, torch.get_rng_state()):
-        problems.append("something drew from torch's global random state: there is randomness that no site stands for")
         torch.set_rng_state(state)
-    if live and not _vary(outputs):
+        if not site_map.nondeterministic:  # a LayerDrop that draws in eval too, and then drops nothing
+            remarks.append("the model draws from torch's global random state, without effect on a plain pass")
+    if live and not _vary(outputs) and _must_vary(live, tallies):
         problems.append("the outputs of different passes are identical")
     if site_map.nondeterministic:
         problems.append("two plain passes differ: there is randomness that no site stands for")
     findings = tuple(_finding(point, spec, tallies.get(point), effects.get(point), len(live)) for point, spec in live.items())
-    return Audit(placement, findings, tuple(problems), tuple(_remarks(placement, live, site_map)))
+    return Audit(placement, findings, tuple(problems), tuple(remarks))
 
 
 def _noisy(
@@ -168,6 +172,13 @@ def _moves(
 def _vary(outputs: list[list[Tensor]]) -> bool:
     first = outputs[0]
     return any(not torch.equal(a, b) for later in outputs[1:] for a, b in zip(first, later, strict=True))
+
+
+def _must_vary(live: dict[Point, Live], tallies: dict[Point, Tally]) -> bool:
+    """Whether passes without a difference are no accident: at low rates and few units it happens that nothing is dropped."""
+    dropping = [(spec.rate, tallies[point].units) for point, spec in live.items() if point in tallies and spec.noise in ("bernoulli", "alpha")]
+    none_dropped = sum(units * math.log1p(-rate) for rate, units in dropping)
+    return len(dropping) < len(live) or none_dropped < math.log(_BY_ACCIDENT)
 
 
 def _finding(point: Point, spec: Live, tally: Tally | None, effect: bool | None, sites: int) -> Finding:

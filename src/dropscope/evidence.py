@@ -30,10 +30,11 @@ class Tally:
     squares: float = 0.0  # of the factors' distance from 1
 
     def add(self, before: Tensor, after: Tensor, mask: str, layout: Layout | None) -> None:
+        tiny = torch.finfo(before.dtype).tiny  # below it a factor is lost in rounding: attention weights of masked keys
         before, after = before.detach().double(), after.detach().double()
         if mask != "element" and layout is not None and layout.batch_dim is not None:
             before, after = _per_unit(before, mask, layout), _per_unit(after, mask, layout)
-        alive = before != 0
+        alive = before.abs() >= tiny
         factor = after[alive] / before[alive]
         self.units += int(alive.sum())
         self.dropped += int((factor == 0).sum())

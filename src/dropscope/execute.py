@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from dropscope import noise, segments
+from dropscope import fused, noise, segments
 from dropscope.capture import feed_values
 from dropscope.errors import BadInput
 from dropscope.plan import Plan, Step, Subtree
@@ -43,15 +43,41 @@ class _Held:
     variants: int
 
 
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Statistics of some passes, summed in a kernel: `[variants, examples, classes + 4]` (see `kernels.tail`)."""
+
+    values: Tensor
+    passes: int
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Consecutive earlier variants, from `first`, that have `each` children."""
+
+    first: int
+    parents: int
+    each: int
+
+
 class Engine:
     """A plan made ready to run: its trunk and segments as functions."""
 
-    def __init__(self, plan: Plan, probabilities: Probabilities, seed: int, per_pass: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, probabilities: Probabilities, seed: int, per_pass: bool = False, softmax: bool = False
+    ) -> None:
         self.plan = plan
+        self.softmax = softmax  # the output is logits and nothing else: the fused end may stand in
         self._probabilities = probabilities
         self._seed, self._per_pass = seed, per_pass
         self._trunk = segments.trunk(plan)
         self._segments: dict[tuple[int, int], Segment] = {}
+        self._middles: dict[tuple[int, int], fused.Middle | None] = {}
+
+    def middle(self, first: int, index: int) -> fused.Middle | None:
+        if (first, index) not in self._middles:
+            self._middles[first, index] = fused.middle(self.plan, first, index)
+        return self._middles[first, index]
 
     def segment(self, first: int, index: int) -> Segment:
         if (first, index) not in self._segments:
@@ -72,8 +98,23 @@ class Engine:
         self, subtree: Subtree, reads: dict[fx.Node, Tensor], keys: Tensor, passes: Sequence[int], blocks: Blocks
     ) -> Iterator[tuple[slice, Tensor]]:
         """Probabilities `[variants, passes, examples, classes, …]` of the leaves `slice`, leaf by leaf in order."""
-        frame = _Frame(self, subtree, reads, keys, passes, blocks)
-        yield from frame.descend(subtree.first, 0, 1, {}, {})
+        for leaves, result in _Frame(self, subtree, reads, keys, passes, blocks, None, None).descend(subtree.first, 0, 1, {}, {}):
+            assert isinstance(result, Tensor)
+            yield leaves, result
+
+    def results(
+        self,
+        subtree: Subtree,
+        reads: dict[fx.Node, Tensor],
+        keys: Tensor,
+        passes: Sequence[int],
+        blocks: Blocks,
+        plain: Tensor,
+        needs: Collection[str],
+    ) -> Iterator[tuple[slice, Tensor | Sums]]:
+        """As `passes`, but where the end of the graph is fused with the statistics, their sums."""
+        end = fused.tail(self.plan, subtree.first, needs) if self.softmax and fused.available(keys.device) else None
+        yield from _Frame(self, subtree, reads, keys, passes, blocks, plain, end).descend(subtree.first, 0, 1, {}, {})
 
     def uniform(self, step: Step, keys: Tensor, passes: Sequence[int]) -> Tensor:
         """The words of one site for a block, `[passes × examples, …]`: the same for every variant."""
@@ -87,8 +128,18 @@ class _Frame:
     """One block of examples and passes on its way down one subtree."""
 
     def __init__(
-        self, engine: Engine, subtree: Subtree, reads: dict[fx.Node, Tensor], keys: Tensor, passes: Sequence[int], blocks: Blocks
+        self,
+        engine: Engine,
+        subtree: Subtree,
+        reads: dict[fx.Node, Tensor],
+        keys: Tensor,
+        passes: Sequence[int],
+        blocks: Blocks,
+        plain: Tensor | None,
+        end: fused.Tail | None,
     ) -> None:
+        self.plain, self.end = plain, end
+        self.fast = fused.available(keys.device)
         self.engine, self.subtree, self.reads, self.blocks = engine, subtree, reads, blocks
         self.rows = len(keys) * len(passes)
         self.shape = (len(passes), len(keys))
@@ -99,34 +150,85 @@ class _Frame:
 
     def descend(
         self, index: int, start: int, count: int, held: dict[fx.Node, _Held], maps: dict[int, Tensor]
-    ) -> Iterator[tuple[slice, Tensor]]:
+    ) -> Iterator[tuple[slice, Tensor | Sums]]:
         """The children of variants [start, start + count) of the level before step `index`, in chunks that fit."""
         plan, subtree = self.engine.plan, self.subtree
         level = subtree.levels[index - subtree.first]
-        part = self.engine.segment(subtree.first, index)
-        low, high = np.searchsorted(level.parent, [start, start + count])
+        low, high = (int(i) for i in np.searchsorted(level.parent, [start, start + count]))
+        each = _regular(level.parent[low:high] - start, count)
         at_once = max(1, self.blocks.rows[index] // self.full_rows)
-        for begin in range(int(low), int(high), at_once):
-            end = min(begin + at_once, int(high))
+        if each is not None:
+            at_once = max(at_once // each * each, each)  # whole families: then nothing needs gathering
+        for begin in range(low, high, at_once):
+            end = min(begin + at_once, high)
             numbers = level.parent[begin:end] - start
             parent = torch.as_tensor(numbers, device=self.device)
             chosen = {i: m[parent] for i, m in maps.items()} | {index - 1: parent}
-            outputs = self._run(part, index, level.choice[begin:end], held, chosen, _regular(numbers, count))
+            family = None if each is None else _Family(int(numbers[0]), len(numbers) // each, each)
+            choice = level.choice[begin:end]
             if index + 1 == len(plan.steps):
+                sums = self._fused_end(index, choice, held, family)
+                if sums is not None:
+                    yield slice(begin, end), sums
+                    continue
+                outputs = self._run(self.engine.segment(subtree.first, index), index, choice, held, chosen, family)
                 yield slice(begin, end), self._finish(outputs, end - begin)
             else:
+                outputs = self._fused_middle(index, choice, held, family)
+                if outputs is None:
+                    outputs = self._run(self.engine.segment(subtree.first, index), index, choice, held, chosen, family)
                 below = held | {node: _Held(value, index, end - begin) for node, value in outputs.items()}
                 yield from self.descend(index + 1, begin, end - begin, below, chosen)
 
+    def _fused_end(self, index: int, choice: np.ndarray, held: dict[fx.Node, _Held], family: _Family | None) -> Sums | None:
+        if self.end is None or self.plain is None or family is None or family.each > 64:
+            return None
+        entry = self._entry(index, held, family)
+        if entry is None:
+            return None
+        level, gain = _parameters(self.engine.plan.steps[index], choice, self.device)
+        words = self.words[index].reshape(self.rows, -1)
+        hidden = entry.reshape(family.parents, -1, entry.shape[-1]) if index > self.subtree.first else entry.unsqueeze(0)
+        children = family.each if index > self.subtree.first else len(choice)
+        return Sums(self.end.sums(hidden, words, level, gain, self.plain, self.shape[0], children), self.shape[0])
+
+    def _fused_middle(
+        self, index: int, choice: np.ndarray, held: dict[fx.Node, _Held], family: _Family | None
+    ) -> dict[fx.Node, Tensor] | None:
+        part = self.engine.middle(self.subtree.first, index) if self.fast else None
+        entry = None if part is None else self._entry(index, held, family)
+        if part is None or entry is None or family is None:
+            return None
+        first = index == self.subtree.first
+        nested = fused.nested_choices(choice, 1 if first else family.parents)
+        if nested is None:
+            return None
+        step = self.engine.plan.steps[index]
+        level, gain = _parameters(step, nested, self.device)
+        value = entry.unsqueeze(0) if first else entry.reshape(family.parents, -1, *entry.shape[1:])
+        words = self.words[index].reshape(self.rows, -1)
+        return {self.engine.plan.steps[index + 1].node: part.run(value, words, level, gain, self.shape[1])}
+
+    def _entry(self, index: int, held: dict[fx.Node, _Held], family: _Family | None) -> Tensor | None:
+        """The rows that the noise of this step falls on, for whole families only."""
+        node = self.engine.plan.steps[index].node
+        kept = held.get(node)
+        if kept is None:
+            return self.reads[node] if index == self.subtree.first else None
+        if kept.level != index - 1 or family is None:
+            return None
+        return kept.value.unflatten(0, (kept.variants, -1))[family.first : family.first + family.parents].flatten(0, 1)
+
     def _run(
-        self, part: Segment, index: int, choice: np.ndarray, held: dict[fx.Node, _Held], chosen: dict[int, Tensor], regular: int | None
+        self, part: Segment, index: int, choice: np.ndarray, held: dict[fx.Node, _Held], chosen: dict[int, Tensor], family: _Family | None
     ) -> dict[fx.Node, Tensor]:
         step, variants = self.engine.plan.steps[index], len(choice)
         level, gain = _parameters(step, choice, self.device)
         entry = held.get(step.node)
         parent: Any = None
         if entry is not None:
-            parent = regular if regular is not None and entry.level == index - 1 else chosen[entry.level]
+            whole = family is not None and family.parents == entry.variants and entry.level == index - 1
+            parent = family.each if whole and family is not None else chosen[entry.level]
         given: dict[str, Any] = {
             "rows": variants * self.rows, "copies": variants * self.shape[0],
             "uniform": self.words[index], "level": level, "gain": gain, "parent": parent,
@@ -177,12 +279,15 @@ def statistics_of(
     for begin in range(0, passes, blocks.passes):
         numbers = range(begin, min(begin + blocks.passes, passes))
         for tree, subtree in enumerate(subtrees):
-            for leaves, p in engine.passes(subtree, reads, keys, numbers, blocks):
+            for leaves, result in engine.results(subtree, reads, keys, numbers, blocks, plain, needs):
                 where = (tree, leaves.start)
                 if where not in found:
                     found[where] = subtree.leaf[leaves], PassStatistics(needs, shown)
-                found[where][1].update(p.movedim(3, -1), passes_dim=1, check=False)
-                tick(p.shape[0] * p.shape[1] * p.shape[2])
+                if isinstance(result, Sums):
+                    found[where][1].add_sums(result.values, result.passes)
+                else:
+                    found[where][1].update(result.movedim(3, -1), passes_dim=1, check=False)
+                tick((leaves.stop - leaves.start) * len(numbers) * len(keys))
     for _, kept in found.values():
         if not bool(torch.isfinite(kept.mean).all()):
             remedy = "lower the rates, or look at the layers after the noise: they overflow or divide by zero"

@@ -81,7 +81,7 @@ def random_state_kept() -> Iterator[None]:
 
 def shadow(model: nn.Module) -> nn.Module:
     """A second module tree over the same weights: flags, buffers and hooks are its own, so whatever is tried on it stays there."""
-    shared = {id(parameter): parameter for parameter in model.parameters()}
+    shared: dict[int, torch.Tensor] = {id(parameter): parameter for parameter in model.parameters()}
     for module in model.modules():
         # What weight_norm and its like compute before each forward has a graph, which deepcopy refuses; it is computed anew.
         shared |= {id(value): value.detach() for value in vars(module).values() if isinstance(value, torch.Tensor) and not value.is_leaf}

@@ -31,6 +31,7 @@ ELEMENTWISE = frozenset({"mul", "mul_", "__mul__", "__rmul__", "__imul__", "mask
 RESHAPED = ELEMENTWISE | frozenset(
     {"view", "reshape", "transpose", "permute", "flatten", "unflatten", "squeeze", "unsqueeze", "swapaxes", "movedim"}
 )
+SPLITS = frozenset({"chunk", "split"})  # the halves of a gated feed-forward layer
 _DROPOUT_CLASS = re.compile(r"Dropout|DropPath|StochasticDepth")
 _DROPOUT_RATE_FIELDS = ("p", "drop_prob", "drop_rate", "rate")
 

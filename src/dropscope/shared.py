@@ -81,7 +81,8 @@ class Shared:
         plan = grow(captured, [self.lives[i] for i in numbers])
         setting = self.setting
         engine = Engine(
-            plan, lambda output: probabilities(output, setting.outputs, check=False), setting.seed, setting.masks == "per_pass"
+            plan, lambda output: probabilities(output, setting.outputs, check=False), setting.seed, setting.masks == "per_pass",
+            softmax=setting.outputs == "logits",
         )
         sizes = max(batch.n for batch in setting.data.batches)
         return Forest(numbers, plan, engine, block_sizes(plan, sizes, self.passes, self._memory, setting.device))

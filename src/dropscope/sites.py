@@ -157,19 +157,20 @@ def _train_run(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     for module in twin.modules():
         if recognise.keeps_running_statistics(module) or recognise.is_foreign_dropout(module):
             module.training = False
-    switched = [(module, name, getattr(module, name)) for module in twin.modules() for name in _LAYERDROP if _is_rate(module, name)]
     config = getattr(twin, "config", None)
+    holders = (*twin.modules(), config)
+    switched = [(holder, name, getattr(holder, name)) for holder in holders for name in _LAYERDROP if _is_rate(holder, name)]
     spec_augment = getattr(config, "apply_spec_augment", None)
     try:
-        for module, name, _ in switched:
-            setattr(module, name, 0.0)
+        for holder, name, _ in switched:
+            setattr(holder, name, 0.0)
         if spec_augment:
             config.apply_spec_augment = False
         recorder = _run(twin, args, kwargs, 2)
     finally:
         twin.eval()
-        for module, name, value in switched:
-            setattr(module, name, value)
+        for holder, name, value in switched:
+            setattr(holder, name, value)
         if spec_augment:
             config.apply_spec_augment = spec_augment
     return recorder
@@ -211,8 +212,8 @@ def _dead(twin: nn.Module, train: _Recorder) -> list[str]:
 _LAYERDROP = ("layerdrop", "layer_drop", "encoder_layerdrop", "decoder_layerdrop")
 
 
-def _is_rate(module: nn.Module, name: str) -> bool:
-    value = getattr(module, name, None)
+def _is_rate(holder: object, name: str) -> bool:
+    value = getattr(holder, name, None)
     return isinstance(value, float) and value > 0
 
 
@@ -225,6 +226,8 @@ def _other_randomness(twin: nn.Module) -> list[str]:
             found.append(f"{label}: dropout of rate {module.dropout:g} between its layers runs inside the recurrent kernel")
         found += [f"{label}: LayerDrop of rate {getattr(module, n):g}" for n in _LAYERDROP if _is_rate(module, n)]
     config = getattr(twin, "config", None)
+    if not any("LayerDrop" in text for text in found):
+        found += [f"config: LayerDrop of rate {getattr(config, n):g}" for n in _LAYERDROP if _is_rate(config, n)]
     if getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0):
         found.append(f"config: SpecAugment of rate {config.mask_time_prob:g}")  # type: ignore[union-attr]
     return found

@@ -140,6 +140,25 @@ class PassStatistics:
             right = (p.argmax(-1) == self._labels).flatten(-self._labels.dim()).float()
             self._correct.append((right @ self._members).round().long())
 
+    def add_sums(self, sums: Tensor, passes: int) -> None:
+        """Take in passes that a kernel has summed: `[..., C + 4]`, the class sums, then Σ p log p, Σ (max − shift),
+        Σ (max − shift)² and Σ (p(c*) − p*(c*))², the shift being the plain pass's own."""
+        classes = sums.shape[-1] - 4
+        if not self.state:
+            self._begin(sums[..., :classes].unsqueeze(0))
+        wide = sums.double()
+        state = self.state
+        if "sum_p" in state:
+            state["sum_p"] = state["sum_p"] + wide[..., :classes]
+        if "sum_plogp" in state:
+            state["sum_plogp"] = state["sum_plogp"] + wide[..., classes]
+        if "sum_max" in state:
+            state["sum_max"] = state["sum_max"] + wide[..., classes + 1] + passes * state["shift_max"].double()
+            state["squared_max"] = state["squared_max"] + wide[..., classes + 2]
+        if "squared_predicted" in state:
+            state["squared_predicted"] = state["squared_predicted"] + wide[..., classes + 3]
+        self.passes += passes
+
     def merge(self, other: PassStatistics) -> None:
         """Take in the passes of `other` (same examples, same needs), as if they had been in this stream."""
         if (self.needs, self.bins) != (other.needs, other.bins):

@@ -7,6 +7,7 @@ or `reference.py`'s, how rows are kept `store.py`'s.
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -35,7 +36,7 @@ from dropscope.version import __version__
 from dropscope.walk import Point
 
 RANKING = tuple(name for name, score in scores.TABLE.items() if score.takes == "ranking")
-_PLACEMENTS_PER_UNIT = 100
+_PLACEMENTS_PER_UNIT = {"cpu": 100, "cuda": 1000}  # on a GPU a larger subtree repeats less of its prefix
 _REFERENCE_PER_UNIT = 10
 _BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "plain_max_probability": measures.plain_max_probability,
@@ -55,6 +56,7 @@ class Run:
     engine: str
     folder: Path | None = None
     levels: dict[str, dict[str, float]] = field(default_factory=dict)  # each penalty of a random and of a monotone measure
+    seconds: dict[str, float] = field(default_factory=dict)  # wall time of each stage
 
     def best(self, score: str = "aurc", count: int = 10) -> pd.DataFrame:
         """The rows that score best."""
@@ -162,6 +164,7 @@ class _Job:
         units = self.units()
         if store is not None:
             store.open(spec, {"versions": _versions(), "engine": self.engine, "device": str(self.setting.device)})
+        started = time.monotonic()
         found = []
         total = sum(len(unit.numbers) for unit in units if store is None or not store.has(self.name(unit)))
         with showing("sweep", total * self.passes * self.setting.data.n, show=show) as tick:
@@ -175,6 +178,7 @@ class _Job:
                 else:
                     store.write_rows(name, rows)
         rows = _ordered(found) if store is None else store.read_rows()
+        ran = time.monotonic()
         baseline = self.baseline()
         finalists = self._finalists(rows, keep, objective)
         examples = self.examples(finalists)
@@ -184,7 +188,8 @@ class _Job:
             store.write_table("examples", examples)
         accuracy = float(baseline.accuracy.iloc[0])
         levels = scores.reference_levels(accuracy, self.setting.data.n)
-        return Run(rows, baseline, examples, spec, self.engine, None if store is None else store.folder, levels)
+        seconds = {"passes and scores": ran - started, "baselines, finalists and intervals": time.monotonic() - ran}
+        return Run(rows, baseline, examples, spec, self.engine, None if store is None else store.folder, levels, seconds)
 
     @property
     def engine(self) -> str:
@@ -209,7 +214,7 @@ class _Job:
 
     def units(self) -> list[Unit]:
         if self.shared is not None:
-            return self.shared.units(_PLACEMENTS_PER_UNIT)
+            return self.shared.units(_PLACEMENTS_PER_UNIT.get(self.setting.device.type, 100))
         numbers = range(len(self.placements))
         return [Unit(0, (), tuple(numbers[i : i + _REFERENCE_PER_UNIT])) for i in range(0, len(numbers), _REFERENCE_PER_UNIT)]
 

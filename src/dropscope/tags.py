@@ -86,6 +86,8 @@ def survives(name: str, parents: Sequence[Tag], module_path: str) -> dict[str, A
         # Once dimensions may have moved, dimension 1 no longer counts feature maps.
         moved = {} if name in recognise.ELEMENTWISE else {"maps": False}
         return {"attention": attention, "hidden": hidden, **moved}
+    if name in recognise.SPLITS:
+        return {"fan_in": tag.fan_in}
     if name == "softmax":
         return {"attention": module_path}
     return {}
