@@ -32,6 +32,7 @@ class Blocks:
     examples: int
     passes: int
     rows: tuple[int, ...]  # at most so many rows after each step
+    fused_rows: tuple[int, ...] = ()  # the same where a kernel stands in for the segment and keeps nothing but its output
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,15 +156,13 @@ class _Frame:
         plan, subtree = self.engine.plan, self.subtree
         level = subtree.levels[index - subtree.first]
         low, high = (int(i) for i in np.searchsorted(level.parent, [start, start + count]))
-        each = _regular(level.parent[low:high] - start, count)
-        at_once = max(1, self.blocks.rows[index] // self.full_rows)
-        if each is not None:
-            at_once = max(at_once // each * each, each)  # whole families: then nothing needs gathering
+        at_once = self._variants_at_once(index, _regular(level.parent[low:high] - start))
         for begin in range(low, high, at_once):
             end = min(begin + at_once, high)
             numbers = level.parent[begin:end] - start
             parent = torch.as_tensor(numbers, device=self.device)
             chosen = {i: m[parent] for i, m in maps.items()} | {index - 1: parent}
+            each = _regular(numbers - numbers[0])
             family = None if each is None else _Family(int(numbers[0]), len(numbers) // each, each)
             choice = level.choice[begin:end]
             if index + 1 == len(plan.steps):
@@ -179,6 +178,14 @@ class _Frame:
                     outputs = self._run(self.engine.segment(subtree.first, index), index, choice, held, chosen, family)
                 below = held | {node: _Held(value, index, end - begin) for node, value in outputs.items()}
                 yield from self.descend(index + 1, begin, end - begin, below, chosen)
+
+    def _variants_at_once(self, index: int, each: int | None) -> int:
+        """How many variants fit; whole families where a kernel takes them together."""
+        last = index + 1 == len(self.engine.plan.steps)
+        fits = self.end is not None if last else self.fast and self.engine.middle(self.subtree.first, index) is not None
+        if fits and each is not None and self.blocks.fused_rows:
+            return max(each, self.blocks.fused_rows[index] // self.full_rows // each * each)
+        return max(1, self.blocks.rows[index] // self.full_rows)
 
     def _fused_end(self, index: int, choice: np.ndarray, held: dict[fx.Node, _Held], family: _Family | None) -> Sums | None:
         if self.end is None or self.plain is None or family is None or family.each > 64:
@@ -247,10 +254,11 @@ class _Frame:
         return p.reshape(variants, *self.shape, *p.shape[1:])
 
 
-def _regular(parent: np.ndarray, count: int) -> int | None:
+def _regular(parent: np.ndarray) -> int | None:
     """How many children each earlier variant has, where all have the same number: then nothing needs gathering."""
-    each = len(parent) // count
-    return each if len(parent) == each * count and bool((parent == np.repeat(np.arange(count), each)).all()) else None
+    parents = int(parent[-1]) + 1
+    each = len(parent) // parents
+    return each if len(parent) == each * parents and bool((parent == np.repeat(np.arange(parents), each)).all()) else None
 
 
 def _parameters(step: Step, choice: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:

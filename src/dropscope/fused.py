@@ -5,6 +5,7 @@ Owns the recognition. A segment that is not exactly one of these forms runs as i
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from dropscope.plan import Plan, Step
 
 _aten = torch.ops.aten
 _FUSED_STATISTICS = frozenset({"sum_p", "sum_plogp", "max_moments", "predicted_deviation"})
+_PLAIN_POOL = _aten.max_pool2d.default
 _CLASSES_AT_MOST = 60
 
 
@@ -71,8 +73,10 @@ def middle(plan: Plan, first: int, index: int) -> Middle | None:
     nodes = [node for node in plan.segment(first, index) if node.target is not torch.ops.dropscope.site.default]
     if not _plain_step(plan, step, "channel") or not nodes or not _only_output(plan, first, index, nodes[-1]):
         return None
-    targets = [node.target for node in nodes]
-    if len(nodes) == 3 and targets[1:] == [_aten.relu.default, _aten.max_pool2d.default] and targets[0] is _aten.conv2d.default:
+    if nodes[-1].target is operator.getitem and nodes[-1].args[1] == 0 and nodes[-2].target is _aten.max_pool2d_with_indices.default:
+        nodes = nodes[:-1]  # a pooling that also gives indices nobody reads
+    targets = [_PLAIN_POOL if node.target is _aten.max_pool2d_with_indices.default else node.target for node in nodes]
+    if len(nodes) == 3 and targets[1:] == [_aten.relu.default, _PLAIN_POOL] and targets[0] is _aten.conv2d.default:
         return _convolution(plan, nodes, step)
     if len(nodes) == 3 and targets[1:] == [_aten.linear.default, _aten.relu.default] and targets[0] in (_aten.view.default, _aten.flatten.using_ints, _aten.reshape.default):
         return _linear(plan, nodes, step)
@@ -87,18 +91,20 @@ def _plain_step(plan: Plan, step: Step, mask: str) -> bool:
 def _layer(plan: Plan, node: fx.Node, step: Step, source: fx.Node | None = None) -> tuple[Tensor, Tensor] | None:
     """Weight and bias of a layer applied to the step's value and to nothing else."""
     fixed = plan.captured.fixed
-    value, weight, bias = (*node.args, None)[:3]
-    if _behind_marks(value) is not (source or step.node) or weight not in fixed:
+    _, weight, bias = (*node.args, None)[:3]
+    if not _reads(node, source or step.node) or weight not in fixed:
         return None
     w = fixed[weight]
     b = torch.zeros(w.shape[0], device=w.device) if bias is None else fixed.get(bias)
     return None if b is None or w.dtype != torch.float32 else (w.detach(), b.detach())
 
 
-def _behind_marks(node: Any) -> Any:
-    while isinstance(node, fx.Node) and node.target is torch.ops.dropscope.site.default and node.args[0].target is torch.ops.dropscope.site.default:
-        node = node.args[0]
-    return node
+def _reads(node: fx.Node, source: fx.Node) -> bool:
+    """Whether the node's first argument is the value of `source`, looking through marks."""
+    value: Any = node.args[0]
+    while value is not source and isinstance(value, fx.Node) and value.target is torch.ops.dropscope.site.default:
+        value = value.args[0]
+    return value is source
 
 
 def _only_output(plan: Plan, first: int, index: int, last: fx.Node) -> bool:
@@ -119,7 +125,7 @@ def _only_output(plan: Plan, first: int, index: int, last: fx.Node) -> bool:
 def _linear(plan: Plan, nodes: list[fx.Node], step: Step) -> Middle | None:
     value, flat = step.node.meta["val"], nodes[0].meta["val"]
     layer = _layer(plan, nodes[1], step, nodes[0])
-    if layer is None or nodes[0].args[0] is not step.node or value.dim() < 3 or flat.dim() != 2 or nodes[2].args[0] is not nodes[1]:
+    if layer is None or not _reads(nodes[0], step.node) or value.dim() < 3 or flat.dim() != 2 or not _reads(nodes[2], nodes[1]):
         return None
     channels, space = value.shape[1], tuple(value.shape[2:])
     weight, bias = layer
@@ -140,7 +146,7 @@ def _convolution(plan: Plan, nodes: list[fx.Node], step: Step) -> Middle | None:
     stride, padding, dilation, groups = rest
     window = [list(a) if isinstance(a, list | tuple) else a for a in pool.args[1:]]
     plain_pool = window and window[0] == [2, 2] and (len(window) < 2 or window[1] in ([], [2, 2])) and len(window) <= 2 and not pool.kwargs
-    if layer is None or not plain_pool or relu.args[0] is not convolution or pool.args[0] is not relu or value.shape[-1] % 2 or value.shape[-2] % 2:
+    if layer is None or not plain_pool or not _reads(relu, convolution) or not _reads(pool, relu) or value.shape[-1] % 2 or value.shape[-2] % 2:
         return None
     if tuple(layer[0].shape[2:]) != (3, 3) or stride not in (None, [1, 1]) or padding != [1, 1] or dilation not in (None, [1, 1]) or groups not in (None, 1):
         return None

@@ -107,7 +107,7 @@ def _prefix_linear(
     total = tl.zeros((rows, columns), dtype=tl.float32)
     first = tl.zeros((), dtype=tl.int32)
     for back in tl.static_range(choices):
-        choice: tl.constexpr = choices - 1 - back
+        choice = choices - 1 - back
         last = tl.load(kept + word * choices + choice)
         for place in range(first, last):
             channel = tl.load(order + word * channels + place)
@@ -179,7 +179,7 @@ def _prefix_conv(
     total = tl.zeros((rows, columns), dtype=tl.float32)
     first = tl.zeros((), dtype=tl.int32)
     for back in tl.static_range(choices):
-        choice: tl.constexpr = choices - 1 - back
+        choice = choices - 1 - back
         last = tl.load(kept + word * choices + choice)
         for place in range(first, last):
             channel = tl.load(order + word * channels + place)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dropscope import inputs
+from dropscope import fused, inputs
 from dropscope.capture import Captured, CaptureFailed, capture
 from dropscope.data import Batch
 from dropscope.execute import Blocks, Engine, statistics_of
@@ -30,6 +30,9 @@ from dropscope.walk import Point
 _CACHE_BYTES = 8 << 20  # working set of a segment on a CPU: beyond the caches, folding is slower than looping (PITFALLS R25)
 _TOLERANCE = 1e-5
 _SIGNATURES = 8
+_CPU_EXAMPLES = 128
+_CUDA_EXAMPLES = 1024
+_CUDA_EXAMPLES_AT_LEAST = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +58,8 @@ class Shared:
     """Placements planned as a tree. Raises `CaptureFailed` where the model or a placement cannot be run so."""
 
     def __init__(self, setting: Setting, lives: Sequence[dict[Point, Live]], passes: int, memory: int) -> None:
+        if setting.device.type == "cuda":
+            setting = setting.with_data(setting.data.rebatched(_CUDA_EXAMPLES))  # few, large kernels
         self.setting, self.lives, self.passes = setting, lives, passes
         self._memory = memory
         self._styles = _styles(lives)
@@ -307,8 +312,22 @@ def block_sizes(plan: Plan, examples: int, passes: int, memory: int, device: tor
     working = min(share, _CACHE_BYTES) if device.type == "cpu" else share
     rows = tuple(max(1, working // size) for size in heaviest)
     plain_bytes = max(sum(bytes_of(captured, node) for node in captured.nodes) // 4, 1)
-    at_once = max(1, min(examples, 128 if device.type == "cpu" else 4096, share // plain_bytes, min(rows)))
-    return Blocks(at_once, max(1, min(passes, min(rows) // at_once)), rows)
+    if not fused.available(device):
+        at_once = max(1, min(examples, _CPU_EXAMPLES if device.type == "cpu" else examples, share // plain_bytes, min(rows)))
+        return Blocks(at_once, max(1, min(passes, min(rows) // at_once)), rows)
+    kept = tuple(_kept_bytes(plan, i, heaviest[i]) for i in steps)
+    family = [len(step.rates) * size for step, size in zip(plan.steps, kept, strict=True)]
+    pairs = max(1, share // max(family))  # (pass, example) pairs at once: a family of every site must fit
+    at_once = max(1, min(examples, share // plain_bytes, max(pairs // passes, min(_CUDA_EXAMPLES_AT_LEAST, pairs))))
+    return Blocks(at_once, max(1, min(passes, pairs // at_once)), rows, tuple(max(1, share // size) for size in kept))
+
+
+def _kept_bytes(plan: Plan, index: int, heaviest: int) -> int:
+    """Bytes per row of what a segment keeps where a kernel runs it; all it needs where none does."""
+    if index + 1 == len(plan.steps):
+        return 64
+    part = fused.middle(plan, 0, index)
+    return heaviest if part is None else bytes_of(plan.captured, plan.steps[index + 1].node)
 
 
 def describe(plan: Plan, passes: int, examples: int) -> dict[str, Any]:

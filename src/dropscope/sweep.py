@@ -36,7 +36,9 @@ from dropscope.version import __version__
 from dropscope.walk import Point
 
 RANKING = tuple(name for name, score in scores.TABLE.items() if score.takes == "ranking")
-_PLACEMENTS_PER_UNIT = {"cpu": 100, "cuda": 1000}  # on a GPU a larger subtree repeats less of its prefix
+_PLACEMENTS_PER_UNIT = 100
+_PLACEMENTS_PER_UNIT_CUDA = 10_000  # a larger subtree repeats less of its prefix and fills the GPU; memory permitting
+_SCORED_AT_ONCE = 1 << 26  # values sorted at once
 _REFERENCE_PER_UNIT = 10
 _BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "plain_max_probability": measures.plain_max_probability,
@@ -214,9 +216,15 @@ class _Job:
 
     def units(self) -> list[Unit]:
         if self.shared is not None:
-            return self.shared.units(_PLACEMENTS_PER_UNIT.get(self.setting.device.type, 100))
+            return self.shared.units(self._placements_per_unit())
         numbers = range(len(self.placements))
         return [Unit(0, (), tuple(numbers[i : i + _REFERENCE_PER_UNIT])) for i in range(0, len(numbers), _REFERENCE_PER_UNIT)]
+
+    def _placements_per_unit(self) -> int:
+        if self.setting.device.type != "cuda":
+            return _PLACEMENTS_PER_UNIT
+        bytes_each = self.setting.data.n * (4 * len(self.rows) + 1)
+        return max(_PLACEMENTS_PER_UNIT, min(_PLACEMENTS_PER_UNIT_CUDA, self.memory // 16 // bytes_each))
 
     def name(self, unit: Unit) -> str:
         return digest([str(self.placements[n]) for n in unit.numbers])
@@ -250,10 +258,11 @@ class _Job:
 
     def score(self, unit: Unit, tick: Callable[[int], None]) -> pd.DataFrame:
         numbers, values, right = self.measured(unit, tick)
-        computed = {n: i for i, n in enumerate(numbers)}
+        computed = set(numbers)
+        accuracy = right.double().mean(1).cpu().numpy()
+        scored = self._scored(values, right)
         frames = []
         for order, row in enumerate(self.rows):
-            table = {name: value.cpu().numpy() for name, value in scores.ranking_scores(values[row.name], right).items() if name in self.chosen}
             frames.append(
                 pd.DataFrame(
                     {
@@ -261,8 +270,8 @@ class _Job:
                         "order": order,
                         "placement": [str(self.placements[n]) for n in numbers],
                         "measure": row.name,
-                        "accuracy": right.double().mean(1).cpu().numpy(),
-                        **table,
+                        "accuracy": accuracy,
+                        **{name: table[order] for name, table in scored.items()},
                         "cost": [self.cost(n) for n in numbers],
                         "twin_of": None,
                     }
@@ -270,9 +279,21 @@ class _Job:
             )
         rows = pd.concat(frames, ignore_index=True)
         twins = [n for n in unit.numbers if n not in computed]
-        return pd.concat([rows, *self._twins(rows, twins, computed)], ignore_index=True) if twins else rows
+        return pd.concat([rows, *self._twins(rows, twins)], ignore_index=True) if twins else rows
 
-    def _twins(self, rows: pd.DataFrame, twins: list[int], computed: dict[int, int]) -> Iterator[pd.DataFrame]:
+    def _scored(self, values: dict[str, Tensor], right: Tensor) -> dict[str, np.ndarray]:
+        """Every score `[measures, placements]`, all measures of some placements in one go."""
+        at_once = max(1, _SCORED_AT_ONCE // (len(self.rows) * right.shape[1]))
+        parts: dict[str, list[np.ndarray]] = {}
+        for begin in range(0, len(right), at_once):
+            some = slice(begin, begin + at_once)
+            stacked = torch.stack([values[row.name][some] for row in self.rows])
+            for name, value in scores.ranking_scores(stacked, right[some]).items():
+                if name in self.chosen:
+                    parts.setdefault(name, []).append(value.cpu().numpy())
+        return {name: np.concatenate(found, 1) for name, found in parts.items()}
+
+    def _twins(self, rows: pd.DataFrame, twins: list[int]) -> Iterator[pd.DataFrame]:
         """Rows of placements that are another one by mathematics: the same numbers under their own name."""
         assert self.shared is not None
         for number in twins:
