@@ -70,7 +70,9 @@ class Audit:
         width = max([len(f.site) for f in self.findings] + [4])
         lines = [f"audit of '{self.placement}': {'ok' if self.ok else 'FAILED'}"]
         if self.findings:
-            lines.append(f"  {'site':<{width}}  {'noise':<11} {'asked':>6}  {'measured':>8}  {'units':>8}  fired  effect")
+            lines.append(
+                f"  {'site':<{width}}  {'noise':<11} {'asked':>6}  {'measured':>8}  {'units':>8}  fired  effect"
+            )
         for f in self.findings:
             measured = "-" if f.measured is None else f"{f.measured:.4f}"
             effect = {True: "yes", False: "no", None: "-"}[f.effect]
@@ -122,12 +124,19 @@ def audit_live(
         problems.append("the outputs of different passes are identical")
     if site_map.nondeterministic:
         problems.append("two plain passes differ: there is randomness that no site stands for")
-    findings = tuple(_finding(point, spec, tallies.get(point), effects.get(point), len(live)) for point, spec in live.items())
+    findings = tuple(
+        _finding(point, spec, tallies.get(point), effects.get(point), len(live)) for point, spec in live.items()
+    )
     return Audit(placement, findings, tuple(problems), tuple(remarks))
 
 
 def _noisy(
-    model: nn.Module, live: dict[Point, Live], seed: int, args: tuple[Any, ...], kwargs: dict[str, Any], site_map: SiteMap
+    model: nn.Module,
+    live: dict[Point, Live],
+    seed: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    site_map: SiteMap,
 ) -> tuple[dict[Point, Tally], list[list[Tensor]]]:
     tallies: dict[Point, Tally] = {}
 
@@ -148,7 +157,12 @@ def _noisy(
 
 
 def _effects(
-    model: nn.Module, live: dict[Point, Live], seed: int, args: tuple[Any, ...], kwargs: dict[str, Any], site_map: SiteMap
+    model: nn.Module,
+    live: dict[Point, Live],
+    seed: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    site_map: SiteMap,
 ) -> dict[Point, bool]:
     """Whether the output moves when one site alone is live, site by site."""
     if len(live) > _EFFECTS_AT_MOST:
@@ -159,7 +173,14 @@ def _effects(
 
 
 def _moves(
-    model: nn.Module, point: Point, spec: Live, seed: int, args: tuple[Any, ...], kwargs: dict[str, Any], site_map: SiteMap, plain: list[Tensor]
+    model: nn.Module,
+    point: Point,
+    spec: Live,
+    seed: int,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    site_map: SiteMap,
+    plain: list[Tensor],
 ) -> bool:
     with disturbed(model, {point: spec}, site_map, seed) as noise:
         return any(
@@ -176,7 +197,11 @@ def _vary(outputs: list[list[Tensor]]) -> bool:
 
 def _must_vary(live: dict[Point, Live], tallies: dict[Point, Tally]) -> bool:
     """Whether passes without a difference are no accident: at low rates and few units it happens that nothing is dropped."""
-    dropping = [(spec.rate, tallies[point].units) for point, spec in live.items() if point in tallies and spec.noise in ("bernoulli", "alpha")]
+    dropping = [
+        (spec.rate, tallies[point].units)
+        for point, spec in live.items()
+        if point in tallies and spec.noise in ("bernoulli", "alpha")
+    ]
     none_dropped = sum(units * math.log1p(-rate) for rate, units in dropping)
     return len(dropping) < len(live) or none_dropped < math.log(_BY_ACCIDENT)
 

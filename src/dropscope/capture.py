@@ -21,7 +21,9 @@ from dropscope import inputs, models
 from dropscope.errors import DropscopeError
 from dropscope.walk import About, OwnDropout, Point, walking
 
-_BATCH = 3  # examples in the exported batch: 0 and 1 are special to torch's shapes, and no small kernel size is 3 by rule
+_BATCH = (
+    3  # examples in the exported batch: 0 and 1 are special to torch's shapes, and no small kernel size is 3 by rule
+)
 
 
 @torch.library.custom_op("dropscope::site", mutates_args=())
@@ -69,7 +71,11 @@ _cache: weakref.WeakKeyDictionary[nn.Module, list[tuple[Any, Captured]]] = weakr
 def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], points: Iterable[Point]) -> Captured:
     """`model` as a graph in which `points` are marked; kept for the next call with the same weights and input signature."""
     wanted = tuple(sorted(points))
-    key = (wanted, _signature(args, kwargs), tuple((id(p), p._version) for p in (*model.parameters(), *model.buffers())))
+    key = (
+        wanted,
+        _signature(args, kwargs),
+        tuple((id(p), p._version) for p in (*model.parameters(), *model.buffers())),
+    )
     kept = _cache.setdefault(model, [])
     for known, captured in kept:
         if known == key:
@@ -81,7 +87,9 @@ def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], poi
 
 def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     leaves, spec = pytree.tree_flatten((args, kwargs))
-    return str(spec), tuple((tuple(x.shape[1:]), x.dtype, x.device) if isinstance(x, Tensor) else repr(x) for x in leaves)
+    return str(spec), tuple(
+        (tuple(x.shape[1:]), x.dtype, x.device) if isinstance(x, Tensor) else repr(x) for x in leaves
+    )
 
 
 def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: tuple[Point, ...]) -> Captured:
@@ -90,7 +98,9 @@ def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], wan
     args, kwargs = inputs.take(args, dict(sorted(kwargs.items())), [i % size for i in range(_BATCH)])
     kwargs = _without_cache(twin, kwargs)
     batch = torch.export.Dim("batch", min=1, max=1 << 24)
-    shapes = pytree.tree_map(lambda x: {0: batch} if isinstance(x, Tensor) and x.dim() > 0 and x.shape[0] == _BATCH else None, (args, kwargs))
+    shapes = pytree.tree_map(
+        lambda x: {0: batch} if isinstance(x, Tensor) and x.dim() > 0 and x.shape[0] == _BATCH else None, (args, kwargs)
+    )
     marker = _Marker(wanted)
     try:
         with warnings.catch_warnings(), torch.no_grad(), models.random_state_kept(), walking(twin, marker):
@@ -138,7 +148,9 @@ class _Marker:
 def _without_cache(twin: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Decoders return their key-value cache by default: of no use here, and not a tensor."""
     config = getattr(twin, "config", None)
-    return {**kwargs, "use_cache": False} if getattr(config, "use_cache", False) and "use_cache" not in kwargs else kwargs
+    return (
+        {**kwargs, "use_cache": False} if getattr(config, "use_cache", False) and "use_cache" not in kwargs else kwargs
+    )
 
 
 def _first_line(error: BaseException) -> str:
@@ -228,10 +240,14 @@ def _counting_rows(nodes: list[fx.Node], symbol: sympy.Symbol | None) -> Iterabl
     """Values that say which row is which (arange over the batch), up to where they look something up per example."""
     counting: set[fx.Node] = set()
     for node in nodes:
-        from_tensors = any(isinstance(v, Tensor) for a in node.all_input_nodes for v in pytree.tree_leaves(a.meta.get("val")))
+        from_tensors = any(
+            isinstance(v, Tensor) for a in node.all_input_nodes for v in pytree.tree_leaves(a.meta.get("val"))
+        )
         grows = _batch_dimension(node.meta.get("val"), symbol) is not None
         if not from_tensors and grows and node.target not in _FILLS:
             counting.add(node)
-        elif any(a in counting for a in node.all_input_nodes) and not (node.target in _LOOKUPS and node.args[0] not in counting):
+        elif any(a in counting for a in node.all_input_nodes) and not (
+            node.target in _LOOKUPS and node.args[0] not in counting
+        ):
             counting.add(node)
     return counting

@@ -85,7 +85,9 @@ def demo(out: str | Path = "dropscope-demo", passes: int = 100, say: Callable[[s
     found = audit(net, "conv1=0.2,conv2=0.2,fc1=0.5", images[:64]).raise_if_failed()
     say("   " + str(found).replace("\n", "\n   "))
     grid = PlacementGrid(SITES)
-    say(f"\n4. Every placement of {', '.join(SITES)} at nine rates: {len(grid)} placements × {passes} passes × {_CHOOSE} images.\n")
+    say(
+        f"\n4. Every placement of {', '.join(SITES)} at nine rates: {len(grid)} placements × {passes} passes × {_CHOOSE} images.\n"
+    )
     run = sweep(net, grid, choose, passes=passes, label="plain", out=folder / "run", keep="top:10")
     say(_table(run))
     best = run.best("aurc", 1).iloc[0]
@@ -95,8 +97,12 @@ def demo(out: str | Path = "dropscope-demo", passes: int = 100, say: Callable[[s
     for name, table in tables.items():
         say(f"   {name:<42} {_deferral(table)}")
     say("\n" + _verdict(tables, str(best.placement)))
-    say(f"\n   rows     {folder / 'run' / 'rows'} (parquet)\n   picture  {picture}\n   {time.monotonic() - started:.0f} s in all")
-    say("\n   Your own model:  dropscope new torch my_model.py  &&  dropscope sites my_model.py:model --data my_model.py:data")
+    say(
+        f"\n   rows     {folder / 'run' / 'rows'} (parquet)\n   picture  {picture}\n   {time.monotonic() - started:.0f} s in all"
+    )
+    say(
+        "\n   Your own model:  dropscope new torch my_model.py  &&  dropscope sites my_model.py:model --data my_model.py:data"
+    )
     return run
 
 
@@ -112,8 +118,12 @@ def _table(run: Run) -> str:
                 f"{f'{row.aurc_low:.4f}–{row.aurc_high:.4f}':>16} {row.isotonic_penalty:>9.4f} {row.cost:>5.0f}×"
             )
     level = run.levels["isotonic_penalty"]
-    lines.append(f"   isotonic penalty of a random measure: {level['random']:.4f}, of a truly monotone one: {level['monotone']:.4f};")
-    lines.append("   a small one is no proof of use. AURC: mean risk over all coverages. cost: multiply-adds of one plain pass.")
+    lines.append(
+        f"   isotonic penalty of a random measure: {level['random']:.4f}, of a truly monotone one: {level['monotone']:.4f};"
+    )
+    lines.append(
+        "   a small one is no proof of use. AURC: mean risk over all coverages. cost: multiply-adds of one plain pass."
+    )
     return "\n".join(lines)
 
 
@@ -125,7 +135,9 @@ def _on_new_examples(
     right = (plain.argmax(1) == data[1]).numpy()
     return {
         f"{placement}, {measure}": pd.DataFrame({"uncertainty": table[measure], "correct": table.correct}),
-        "one plain pass, entropy": pd.DataFrame({"uncertainty": measures.plain_entropy(plain).numpy(), "correct": right}),
+        "one plain pass, entropy": pd.DataFrame(
+            {"uncertainty": measures.plain_entropy(plain).numpy(), "correct": right}
+        ),
     }
 
 
@@ -138,7 +150,9 @@ def _verdict(tables: dict[str, pd.DataFrame], placement: str) -> str:
     (mc, plain) = tables.values()
     indices = intervals.resamples(len(mc), None, intervals.REPLICATES, 0)
     drawn = [
-        intervals.bootstrap(torch.tensor(t.uncertainty.to_numpy(copy=True)), torch.tensor(t.correct.to_numpy(copy=True)), indices)["aurc"]
+        intervals.bootstrap(
+            torch.tensor(t.uncertainty.to_numpy(copy=True)), torch.tensor(t.correct.to_numpy(copy=True)), indices
+        )["aurc"]
         for t in (mc, plain)
     ]
     low, high = intervals.interval(drawn[0] - drawn[1])

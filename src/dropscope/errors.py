@@ -36,7 +36,9 @@ class MissingExtra(BadInput):
     """A feature needs a package that is not installed."""
 
     def __init__(self, feature: str, package: str, extra: str) -> None:
-        super().__init__(f"{feature} needs the package {package!r}", "import", None, f"pip install 'dropscope[{extra}]'")
+        super().__init__(
+            f"{feature} needs the package {package!r}", "import", None, f"pip install 'dropscope[{extra}]'"
+        )
         self._arguments = (feature, package, extra)
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:  # type: ignore[override]

@@ -44,7 +44,9 @@ class Tally:
     def add_alpha(self, before: Tensor, after: Tensor, rate: float, mask: str, layout: Layout) -> None:
         """Alpha dropout at `rate` moves every dropped unit to one known value; units that lay there before tell nothing."""
         scale = ((1 - rate) * (1 + rate * _SATURATION**2)) ** -0.5
-        there = torch.isclose(after.detach().double(), after.new_tensor(_SATURATION * scale * (1 - rate)).double(), rtol=1e-4)
+        there = torch.isclose(
+            after.detach().double(), after.new_tensor(_SATURATION * scale * (1 - rate)).double(), rtol=1e-4
+        )
         alive = ~torch.isclose(before.detach().double(), before.new_tensor(_SATURATION).double(), rtol=1e-3)
         kept = alive & ~there
         if mask != "element":
@@ -73,7 +75,11 @@ def _per_unit(value: Tensor, mask: str, layout: Layout) -> Tensor:
 def _judge_scale(tally: Tally, rate: float) -> str | None:
     kept = tally.units - tally.dropped
     mean = tally.total / kept if kept else 1 / (1 - rate)
-    return None if math.isclose(mean * (1 - rate), 1, abs_tol=_SCALE_TOLERANCE) else f"kept units are scaled by {mean:.4f}, not {1 / (1 - rate):.4f}"
+    return (
+        None
+        if math.isclose(mean * (1 - rate), 1, abs_tol=_SCALE_TOLERANCE)
+        else f"kept units are scaled by {mean:.4f}, not {1 / (1 - rate):.4f}"
+    )
 
 
 def disagreement(tally: Tally, rate: float, noise: str, sites: int) -> str | None:

@@ -32,7 +32,9 @@ class Blocks:
     examples: int
     passes: int
     rows: tuple[int, ...]  # at most so many rows after each step
-    fused_rows: tuple[int, ...] = ()  # the same where a kernel stands in for the segment and keeps nothing but its output
+    fused_rows: tuple[
+        int, ...
+    ] = ()  # the same where a kernel stands in for the segment and keeps nothing but its output
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +94,19 @@ class Engine:
         return self._probabilities(self._unflattened(reads)), reads
 
     def _unflattened(self, values: dict[fx.Node, Tensor]) -> Any:
-        leaves = [values.get(leaf) if isinstance(leaf, fx.Node) else leaf for leaf in pytree.tree_leaves(self.plan.captured.output)]
+        leaves = [
+            values.get(leaf) if isinstance(leaf, fx.Node) else leaf
+            for leaf in pytree.tree_leaves(self.plan.captured.output)
+        ]
         return pytree.tree_unflatten(leaves, self.plan.captured.out_spec)
 
     def passes(
         self, subtree: Subtree, reads: dict[fx.Node, Tensor], keys: Tensor, passes: Sequence[int], blocks: Blocks
     ) -> Iterator[tuple[slice, Tensor]]:
         """Probabilities `[variants, passes, examples, classes, …]` of the leaves `slice`, leaf by leaf in order."""
-        for leaves, result in _Frame(self, subtree, reads, keys, passes, blocks, None, None).descend(subtree.first, 0, 1, {}, {}):
+        for leaves, result in _Frame(self, subtree, reads, keys, passes, blocks, None, None).descend(
+            subtree.first, 0, 1, {}, {}
+        ):
             assert isinstance(result, Tensor)
             yield leaves, result
 
@@ -187,7 +194,9 @@ class _Frame:
             return max(each, self.blocks.fused_rows[index] // self.full_rows // each * each)
         return max(1, self.blocks.rows[index] // self.full_rows)
 
-    def _fused_end(self, index: int, choice: np.ndarray, held: dict[fx.Node, _Held], family: _Family | None) -> Sums | None:
+    def _fused_end(
+        self, index: int, choice: np.ndarray, held: dict[fx.Node, _Held], family: _Family | None
+    ) -> Sums | None:
         if self.end is None or self.plain is None or family is None or family.each > 64:
             return None
         entry = self._entry(index, held, family)
@@ -195,7 +204,9 @@ class _Frame:
             return None
         level, gain = _parameters(self.engine.plan.steps[index], choice, self.device)
         words = self.words[index].reshape(self.rows, -1)
-        hidden = entry.reshape(family.parents, -1, entry.shape[-1]) if index > self.subtree.first else entry.unsqueeze(0)
+        hidden = (
+            entry.reshape(family.parents, -1, entry.shape[-1]) if index > self.subtree.first else entry.unsqueeze(0)
+        )
         children = family.each if index > self.subtree.first else len(choice)
         return Sums(self.end.sums(hidden, words, level, gain, self.plain, self.shape[0], children), self.shape[0])
 
@@ -227,7 +238,13 @@ class _Frame:
         return kept.value.unflatten(0, (kept.variants, -1))[family.first : family.first + family.parents].flatten(0, 1)
 
     def _run(
-        self, part: Segment, index: int, choice: np.ndarray, held: dict[fx.Node, _Held], chosen: dict[int, Tensor], family: _Family | None
+        self,
+        part: Segment,
+        index: int,
+        choice: np.ndarray,
+        held: dict[fx.Node, _Held],
+        chosen: dict[int, Tensor],
+        family: _Family | None,
     ) -> dict[fx.Node, Tensor]:
         step, variants = self.engine.plan.steps[index], len(choice)
         level, gain = _parameters(step, choice, self.device)
@@ -249,7 +266,11 @@ class _Frame:
         return dict(zip(part.outputs, part.module(**given), strict=True))
 
     def _finish(self, outputs: dict[fx.Node, Tensor], variants: int) -> Tensor:
-        leaves = {n: outputs.get(n, self.reads.get(n)) for n in pytree.tree_leaves(self.engine.plan.captured.output) if isinstance(n, fx.Node)}
+        leaves = {
+            n: outputs.get(n, self.reads.get(n))
+            for n in pytree.tree_leaves(self.engine.plan.captured.output)
+            if isinstance(n, fx.Node)
+        }
         p = self.engine._probabilities(self.engine._unflattened(leaves))  # type: ignore[arg-type]
         return p.reshape(variants, *self.shape, *p.shape[1:])
 
@@ -258,7 +279,9 @@ def _regular(parent: np.ndarray) -> int | None:
     """How many children each earlier variant has, where all have the same number: then nothing needs gathering."""
     parents = int(parent[-1]) + 1
     each = len(parent) // parents
-    return each if len(parent) == each * parents and bool((parent == np.repeat(np.arange(parents), each)).all()) else None
+    return (
+        each if len(parent) == each * parents and bool((parent == np.repeat(np.arange(parents), each)).all()) else None
+    )
 
 
 def _parameters(step: Step, choice: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -266,7 +289,9 @@ def _parameters(step: Step, choice: np.ndarray, device: torch.device) -> tuple[T
     rates = np.asarray(step.rates, dtype=np.float64)
     level = np.array([-(2**31) if rate == 0 else noise.threshold(rate) for rate in rates], dtype=np.int32)
     gain = 1 / (1 - rates) if step.noise == "bernoulli" else np.sqrt(rates / (1 - rates))
-    return torch.as_tensor(level[choice], device=device), torch.as_tensor(gain[choice].astype(np.float32), device=device)
+    return torch.as_tensor(level[choice], device=device), torch.as_tensor(
+        gain[choice].astype(np.float32), device=device
+    )
 
 
 def statistics_of(

@@ -40,7 +40,9 @@ class Tail:
     weight: Tensor
     bias: Tensor
 
-    def sums(self, hidden: Tensor, words: Tensor, level: Tensor, gain: Tensor, plain: Tensor, passes: int, children: int) -> Tensor:
+    def sums(
+        self, hidden: Tensor, words: Tensor, level: Tensor, gain: Tensor, plain: Tensor, passes: int, children: int
+    ) -> Tensor:
         from dropscope import kernels  # noqa: PLC0415
 
         return kernels.tail(hidden, words, level, gain, self.weight, self.bias, plain, passes, children)
@@ -61,7 +63,11 @@ def tail(plan: Plan, first: int, needs: Collection[str]) -> Tail | None:
     if len(nodes) != 1 or nodes != leaves or not set(needs) <= _FUSED_STATISTICS:
         return None
     (node,) = nodes
-    if not _plain_step(plan, step, "element") or step.node.meta["val"].dim() != 2 or node.target is not _aten.linear.default:
+    if (
+        not _plain_step(plan, step, "element")
+        or step.node.meta["val"].dim() != 2
+        or node.target is not _aten.linear.default
+    ):
         return None
     layer = _layer(plan, node, step)
     return None if layer is None or layer[0].shape[0] > _CLASSES_AT_MOST else Tail(*layer)
@@ -73,19 +79,32 @@ def middle(plan: Plan, first: int, index: int) -> Middle | None:
     nodes = [node for node in plan.segment(first, index) if node.target is not torch.ops.dropscope.site.default]
     if not _plain_step(plan, step, "channel") or not nodes or not _only_output(plan, first, index, nodes[-1]):
         return None
-    if nodes[-1].target is operator.getitem and nodes[-1].args[1] == 0 and nodes[-2].target is _aten.max_pool2d_with_indices.default:
+    if (
+        nodes[-1].target is operator.getitem
+        and nodes[-1].args[1] == 0
+        and nodes[-2].target is _aten.max_pool2d_with_indices.default
+    ):
         nodes = nodes[:-1]  # a pooling that also gives indices nobody reads
     targets = [_PLAIN_POOL if node.target is _aten.max_pool2d_with_indices.default else node.target for node in nodes]
     if len(nodes) == 3 and targets[1:] == [_aten.relu.default, _PLAIN_POOL] and targets[0] is _aten.conv2d.default:
         return _convolution(plan, nodes, step)
-    if len(nodes) == 3 and targets[1:] == [_aten.linear.default, _aten.relu.default] and targets[0] in (_aten.view.default, _aten.flatten.using_ints, _aten.reshape.default):
+    if (
+        len(nodes) == 3
+        and targets[1:] == [_aten.linear.default, _aten.relu.default]
+        and targets[0] in (_aten.view.default, _aten.flatten.using_ints, _aten.reshape.default)
+    ):
         return _linear(plan, nodes, step)
     return None
 
 
 def _plain_step(plan: Plan, step: Step, mask: str) -> bool:
     value = step.node.meta["val"]
-    return step.noise == "bernoulli" and step.mask == mask and plan.captured.batch(step.node) == (0, 1) and value.dtype == torch.float32
+    return (
+        step.noise == "bernoulli"
+        and step.mask == mask
+        and plan.captured.batch(step.node) == (0, 1)
+        and value.dtype == torch.float32
+    )
 
 
 def _layer(plan: Plan, node: fx.Node, step: Step, source: fx.Node | None = None) -> tuple[Tensor, Tensor] | None:
@@ -125,7 +144,13 @@ def _only_output(plan: Plan, first: int, index: int, last: fx.Node) -> bool:
 def _linear(plan: Plan, nodes: list[fx.Node], step: Step) -> Middle | None:
     value, flat = step.node.meta["val"], nodes[0].meta["val"]
     layer = _layer(plan, nodes[1], step, nodes[0])
-    if layer is None or not _reads(nodes[0], step.node) or value.dim() < 3 or flat.dim() != 2 or not _reads(nodes[2], nodes[1]):
+    if (
+        layer is None
+        or not _reads(nodes[0], step.node)
+        or value.dim() < 3
+        or flat.dim() != 2
+        or not _reads(nodes[2], nodes[1])
+    ):
         return None
     channels, space = value.shape[1], tuple(value.shape[2:])
     weight, bias = layer
@@ -133,7 +158,9 @@ def _linear(plan: Plan, nodes: list[fx.Node], step: Step) -> Middle | None:
     def run(x: Tensor, words: Tensor, levels: Tensor, gain: Tensor, examples: int) -> Tensor:
         from dropscope import kernels  # noqa: PLC0415
 
-        return kernels.prefix_linear(x.reshape(x.shape[0], -1, channels, *space), words, levels, gain, weight, bias, examples)
+        return kernels.prefix_linear(
+            x.reshape(x.shape[0], -1, channels, *space), words, levels, gain, weight, bias, examples
+        )
 
     return Middle(run)
 
@@ -145,10 +172,29 @@ def _convolution(plan: Plan, nodes: list[fx.Node], step: Step) -> Middle | None:
     rest = [list(a) if isinstance(a, list | tuple) else a for a in (*convolution.args[3:], *[None] * 4)][:4]
     stride, padding, dilation, groups = rest
     window = [list(a) if isinstance(a, list | tuple) else a for a in pool.args[1:]]
-    plain_pool = window and window[0] == [2, 2] and (len(window) < 2 or window[1] in ([], [2, 2])) and len(window) <= 2 and not pool.kwargs
-    if layer is None or not plain_pool or not _reads(relu, convolution) or not _reads(pool, relu) or value.shape[-1] % 2 or value.shape[-2] % 2:
+    plain_pool = (
+        window
+        and window[0] == [2, 2]
+        and (len(window) < 2 or window[1] in ([], [2, 2]))
+        and len(window) <= 2
+        and not pool.kwargs
+    )
+    if (
+        layer is None
+        or not plain_pool
+        or not _reads(relu, convolution)
+        or not _reads(pool, relu)
+        or value.shape[-1] % 2
+        or value.shape[-2] % 2
+    ):
         return None
-    if tuple(layer[0].shape[2:]) != (3, 3) or stride not in (None, [1, 1]) or padding != [1, 1] or dilation not in (None, [1, 1]) or groups not in (None, 1):
+    if (
+        tuple(layer[0].shape[2:]) != (3, 3)
+        or stride not in (None, [1, 1])
+        or padding != [1, 1]
+        or dilation not in (None, [1, 1])
+        or groups not in (None, 1)
+    ):
         return None
     channels, height, width = (int(s) for s in value.shape[1:])
     weight, bias = layer
@@ -156,7 +202,9 @@ def _convolution(plan: Plan, nodes: list[fx.Node], step: Step) -> Middle | None:
     def run(x: Tensor, words: Tensor, levels: Tensor, gain: Tensor, examples: int) -> Tensor:
         from dropscope import kernels  # noqa: PLC0415
 
-        return kernels.prefix_conv(x.reshape(x.shape[0], -1, channels, height, width), words, levels, gain, weight, bias, examples, 2)
+        return kernels.prefix_conv(
+            x.reshape(x.shape[0], -1, channels, height, width), words, levels, gain, weight, bias, examples, 2
+        )
 
     return Middle(run)
 

@@ -28,7 +28,13 @@ class Noise:
     """The noise of an open `injected`: which pass comes next, and whose examples they are."""
 
     def __init__(
-        self, model: nn.Module, placement: Placement | None, seed: int, masks: str, site_map: SiteMap | None, live: dict[Point, Live] | None
+        self,
+        model: nn.Module,
+        placement: Placement | None,
+        seed: int,
+        masks: str,
+        site_map: SiteMap | None,
+        live: dict[Point, Live] | None,
     ) -> None:
         self.placement = placement
         self.seed = seed
@@ -77,9 +83,18 @@ class Noise:
         elif self._ids is None:
             self._examples = inputs.fingerprints(args, kwargs)
         else:
-            self._examples = self._ids if isinstance(self._ids, Tensor) and self._ids.dtype == torch.int64 else inputs.id_keys(self._ids)
+            self._examples = (
+                self._ids
+                if isinstance(self._ids, Tensor) and self._ids.dtype == torch.int64
+                else inputs.id_keys(self._ids)
+            )
             if len(self._examples) != size:
-                raise BadInput("there is one id per example", "ids", f"{len(self._examples)} ids for {size} examples", "pass as many ids as examples")
+                raise BadInput(
+                    "there is one id per example",
+                    "ids",
+                    f"{len(self._examples)} ids for {size} examples",
+                    "pass as many ids as examples",
+                )
         self._passes = torch.as_tensor(self._calls if self._pass is None else self._pass, dtype=torch.int64).reshape(-1)
         self._calls += 1
 
@@ -112,15 +127,25 @@ class Noise:
         if live.layout.batch_dim is None:
             if len(self._passes) > 1 and bool((self._passes != self._passes[0]).any()):
                 raise BadInput(
-                    f"{point.name!r} has one value for all examples, so one forward holds one pass", "pass_", self._passes.tolist(), "loop over passes"
+                    f"{point.name!r} has one value for all examples, so one forward holds one pass",
+                    "pass_",
+                    self._passes.tolist(),
+                    "loop over passes",
                 )
-            return streams(self.seed, site_key(point.name, point.call), self._passes[:1].to(value.device), torch.zeros(1, dtype=torch.int64, device=value.device))
+            return streams(
+                self.seed,
+                site_key(point.name, point.call),
+                self._passes[:1].to(value.device),
+                torch.zeros(1, dtype=torch.int64, device=value.device),
+            )
         if value.shape[live.layout.batch_dim] != len(examples) * live.layout.folded:
             raise BadInput(
                 f"dimension {live.layout.batch_dim} of {point.name}@{point.position} counts examples",
                 "its shape", tuple(value.shape), f"call the model on {len(examples)} examples at a time along dimension 0",
             )  # fmt: skip
-        return streams(self.seed, site_key(point.name, point.call), self._passes.to(value.device), examples.to(value.device))
+        return streams(
+            self.seed, site_key(point.name, point.call), self._passes.to(value.device), examples.to(value.device)
+        )
 
     def own_dropout(self, found: OwnDropout) -> bool:
         return False
@@ -157,7 +182,9 @@ def injected(
 
 
 @contextmanager
-def disturbed(model: nn.Module, live: dict[Point, Live], site_map: SiteMap, seed: int = 0, masks: str = "per_example") -> Iterator[Noise]:
+def disturbed(
+    model: nn.Module, live: dict[Point, Live], site_map: SiteMap, seed: int = 0, masks: str = "per_example"
+) -> Iterator[Noise]:
     """`injected` for values already resolved."""
     with _open(model, Noise(model, None, seed, masks, site_map, live)) as noise:
         yield noise
@@ -166,7 +193,12 @@ def disturbed(model: nn.Module, live: dict[Point, Live], site_map: SiteMap, seed
 @contextmanager
 def _open(model: nn.Module, noise: Noise) -> Iterator[Noise]:
     if models.is_hooked(model):
-        raise BadInput("one placement is injected at a time", "model", type(model).__name__, "leave the open `with injected(...)` first")
+        raise BadInput(
+            "one placement is injected at a time",
+            "model",
+            type(model).__name__,
+            "leave the open `with injected(...)` first",
+        )
     with models.evaluating(model):
         if noise.idle:
             yield noise  # nothing to put in and nothing to switch off: the model runs untouched, bit for bit
@@ -176,4 +208,9 @@ def _open(model: nn.Module, noise: Noise) -> Iterator[Noise]:
 
 
 def _refuse_part(path: str) -> None:
-    raise BadInput("noise goes into calls of the model itself", "part called alone", path, "call model(...), not model.forward(...) or a part of it")
+    raise BadInput(
+        "noise goes into calls of the model itself",
+        "part called alone",
+        path,
+        "call model(...), not model.forward(...) or a part of it",
+    )

@@ -24,7 +24,10 @@ def resamples(n: int, groups: Sequence[Hashable] | None, replicates: int, seed: 
         return list(torch.from_numpy(draw.integers(0, n, (replicates, n))))
     names, member = np.unique(np.asarray([str(g) for g in groups]), return_inverse=True)
     members = [np.flatnonzero(member == i) for i in range(len(names))]
-    return [torch.from_numpy(np.concatenate([members[i] for i in draw.integers(0, len(names), len(names))])) for _ in range(replicates)]
+    return [
+        torch.from_numpy(np.concatenate([members[i] for i in draw.integers(0, len(names), len(names))]))
+        for _ in range(replicates)
+    ]
 
 
 def bootstrap(uncertainty: Tensor, correct: Tensor, indices: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ Owns the kernels alone; `fused.py` says when they apply. They compute what `segm
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -14,10 +15,12 @@ from torch import Tensor
 SUMS = 4  # behind the class sums: Σ p log p, Σ (max − shift), Σ (max − shift)², Σ (p(c*) − p*(c*))²
 
 
-@triton.jit
+# Sizes that change from block to block are not specialised on: each new size would compile the kernel again.
+@triton.jit(do_not_specialize=["hidden_rows", "examples", "passes"])
 def _tail(
-    hidden, per_parent, per_pass, words, level, gain, weight, bias, plain_class, plain_value, shift, out, examples, passes: tl.constexpr, units: tl.constexpr,
-    classes: tl.constexpr, children: tl.constexpr, rows: tl.constexpr, part: tl.constexpr, columns: tl.constexpr, padded: tl.constexpr,
+    hidden, words, level, gain, weight, bias, plain_class, plain_value, shift, out, hidden_rows, examples, passes,
+    plain: tl.constexpr, units: tl.constexpr, classes: tl.constexpr, children: tl.constexpr, rows: tl.constexpr,
+    part: tl.constexpr, columns: tl.constexpr, padded: tl.constexpr,
 ):  # fmt: skip
     """One earlier variant and one example; the rows of a tile are (pass, child), so a hidden row is read once for all rates."""
     parent = (tl.program_id(0) // examples).to(tl.int64)
@@ -30,7 +33,11 @@ def _tail(
     column = tl.arange(0, columns)
     real = column < classes
     offset = tl.load(bias + column, mask=real, other=0.0)
-    best, best_value, top_value = tl.load(plain_class + example), tl.load(plain_value + example), tl.load(shift + example)
+    best, best_value, top_value = (
+        tl.load(plain_class + example),
+        tl.load(plain_value + example),
+        tl.load(shift + example),
+    )
     member = (tl.arange(0, padded)[:, None] == child[None, :]).to(tl.float32)
     total = tl.zeros((padded, columns), dtype=tl.float32)
     for first in range(0, passes, at_once):
@@ -40,10 +47,16 @@ def _tail(
         for begin in range(0, units, part):
             unit = begin + tl.arange(0, part)
             there = live[:, None] & (unit < units)[None, :]
-            value = tl.load(hidden + parent * per_parent + number[:, None].to(tl.int64) * per_pass + example * units + unit[None, :], mask=there, other=0.0)
-            word = tl.load(words + (number[:, None].to(tl.int64) * examples + example) * units + unit[None, :], mask=there, other=0)
+            row_of = number.to(tl.int64) * examples + example
+            held = parent * hidden_rows + (example + 0 * row_of if plain else row_of)
+            value = tl.load(hidden + held[:, None] * units + unit[None, :], mask=there, other=0.0)
+            word = tl.load(words + row_of[:, None] * units + unit[None, :], mask=there, other=0)
             noisy = tl.where(word >= low[:, None], value * factor[:, None], 0.0)
-            w = tl.load(weight + column[None, :] * units + unit[:, None], mask=real[None, :] & (unit < units)[:, None], other=0.0)
+            w = tl.load(
+                weight + column[None, :] * units + unit[:, None],
+                mask=real[None, :] & (unit < units)[:, None],
+                other=0.0,
+            )
             z = tl.dot(noisy, w, z, input_precision="tf32x3")
         z = tl.where(real[None, :], z + offset[None, :], float("-inf"))
         highest = tl.max(z, 1)
@@ -67,7 +80,15 @@ def _tail(
 
 
 def tail(
-    hidden: Tensor, words: Tensor, level: Tensor, gain: Tensor, weight: Tensor, bias: Tensor, plain: Tensor, passes: int, children: int
+    hidden: Tensor,
+    words: Tensor,
+    level: Tensor,
+    gain: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    plain: Tensor,
+    passes: int,
+    children: int,
 ) -> Tensor:
     """Sums over passes, `[variants, examples, classes + 4]`, of softmax(linear(noise × hidden)).
 
@@ -79,21 +100,19 @@ def tail(
     parents = level.shape[0] // children
     best_value, best = plain.max(1)
     out = torch.empty((level.shape[0], examples, classes + SUMS), dtype=torch.float32, device=hidden.device)
-    spread = hidden.shape[1] != examples or passes == 1
-    rows = max(64, triton.next_power_of_2(children))
     _tail[(parents * examples,)](
-        hidden.contiguous(), hidden.shape[1] * units, examples * units if spread else 0, words.contiguous(), level, gain,
-        weight.contiguous(), bias.contiguous(), best, best_value, best_value, out, examples, passes, units,
-        classes, children, rows, min(64, max(16, triton.next_power_of_2(units))), max(16, triton.next_power_of_2(classes + SUMS)),
-        max(16, triton.next_power_of_2(children)), num_warps=4,
+        hidden.contiguous(), words.contiguous(), level, gain, weight.contiguous(), bias.contiguous(), best, best_value, best_value,
+        out, hidden.shape[1], examples, passes, hidden.shape[1] == examples, units, classes, children,
+        max(64, triton.next_power_of_2(children)), min(64, max(16, triton.next_power_of_2(units))),
+        max(16, triton.next_power_of_2(classes + SUMS)), max(16, triton.next_power_of_2(children)), num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["held_rows", "parents", "words", "examples", "choices"])
 def _prefix_linear(
-    x, per_parent, per_pass, weight, bias, order, kept, gain, out, parents, words, examples,
-    channels: tl.constexpr, size: tl.constexpr, padded: tl.constexpr, outputs: tl.constexpr, choices: tl.constexpr,
+    x, weight, bias, order, kept, gain, out, held_rows, parents, words, examples, choices, plain: tl.constexpr,
+    channels: tl.constexpr, size: tl.constexpr, padded: tl.constexpr, outputs: tl.constexpr,
     rows: tl.constexpr, columns: tl.constexpr,
 ):  # fmt: skip
     """One (pass, example): its channels in falling order of their words, so that each rate's sum is a prefix of the next's."""
@@ -102,14 +121,13 @@ def _prefix_linear(
     column = tl.program_id(2) * columns + tl.arange(0, columns)
     unit = tl.arange(0, padded)
     there = (parent < parents)[:, None] & (unit < size)[None, :]
-    start_of = parent.to(tl.int64) * per_parent + (word // examples) * per_pass + (word % examples) * channels * size
+    start_of = (parent.to(tl.int64) * held_rows + (word % examples if plain else word)) * (channels * size)
     offset = tl.load(bias + column, mask=column < outputs, other=0.0)
     total = tl.zeros((rows, columns), dtype=tl.float32)
-    first = tl.zeros((), dtype=tl.int32)
-    for back in tl.static_range(choices):
+    for back in range(choices):
         choice = choices - 1 - back
-        last = tl.load(kept + word * choices + choice)
-        for place in range(first, last):
+        # Both ends are read: a bound carried from one turn to the next is taken for a constant by the compiler (3.6).
+        for place in range(tl.load(kept + word * (choices + 1) + choice + 1), tl.load(kept + word * (choices + 1) + choice)):
             channel = tl.load(order + word * channels + place)
             value = tl.load(x + start_of[:, None] + channel * size + unit[None, :], mask=there, other=0.0)
             w = tl.load(
@@ -117,13 +135,14 @@ def _prefix_linear(
                 mask=(column < outputs)[None, :] & (unit < size)[:, None], other=0.0,
             )  # fmt: skip
             total = tl.dot(value, w, total, input_precision="tf32x3")
-        first = last
         z = tl.maximum(total * tl.load(gain + choice) + offset[None, :], 0.0)
         where = ((parent.to(tl.int64) * choices + choice) * words + word)[:, None] * outputs + column[None, :]
         tl.store(out + where, z, mask=(parent < parents)[:, None] & (column < outputs)[None, :])
 
 
-def prefix_linear(x: Tensor, words: Tensor, levels: Tensor, gain: Tensor, weight: Tensor, bias: Tensor, examples: int) -> Tensor:
+def prefix_linear(
+    x: Tensor, words: Tensor, levels: Tensor, gain: Tensor, weight: Tensor, bias: Tensor, examples: int
+) -> Tensor:
     """relu(linear(flatten(noise × x))) for every rate at once, `[parents × choices × words, outputs]`.
 
     `x[parents, words, channels, *space]`, or `[1, examples, channels, *space]` where it is plain; `words[words, channels]`;
@@ -133,30 +152,27 @@ def prefix_linear(x: Tensor, words: Tensor, levels: Tensor, gain: Tensor, weight
     size = x[0, 0, 0].numel()
     order, kept = _nested(words, levels)
     outputs, choices = weight.shape[0], len(gain)
-    plain = rows != len(words)
     out = torch.empty((parents * choices * len(words), outputs), dtype=torch.float32, device=x.device)
-    tile = min(64, max(16, triton.next_power_of_2(parents)))
-    columns = min(128, max(16, triton.next_power_of_2(outputs)))
+    tile = min(32, max(16, triton.next_power_of_2(parents)))
+    columns = min(64, max(16, triton.next_power_of_2(outputs)))
     _prefix_linear[(len(words), triton.cdiv(parents, tile), triton.cdiv(outputs, columns))](
-        x.contiguous(), rows * channels * size, 0 if plain else examples * channels * size, weight.contiguous(), bias.contiguous(),
-        order, kept, gain, out, parents, len(words), examples,
-        channels, size, max(16, triton.next_power_of_2(size)), outputs, choices, tile, columns, num_warps=4,
+        x.contiguous(), weight.contiguous(), bias.contiguous(), order, kept, gain, out, rows, parents, len(words), examples, choices,
+        rows != len(words), channels, size, max(16, triton.next_power_of_2(size)), outputs, tile, columns, num_warps=4, num_stages=1,
     )  # fmt: skip
     return out
 
 
 def _nested(words: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Channels by falling word, and how many of them each level keeps: `[words, channels]` and `[words, choices]`, int32."""
-    falling, order = words.sort(1, descending=True)
+    """Channels by falling word `[words, channels]`, and how many each level keeps `[words, choices + 1]` (the last: none)."""
+    order = words.argsort(1, descending=True)
     kept = (words[:, None, :] >= levels[None, :, None]).sum(2, dtype=torch.int32)
-    del falling
-    return order.to(torch.int32), kept.contiguous()
+    return order.to(torch.int32), F.pad(kept, (0, 1)).contiguous()
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["held_rows", "parents", "words", "examples", "choices"])
 def _prefix_conv(
-    x, per_parent, per_pass, weight, bias, order, kept, gain, out, parents, words, examples,
-    channels: tl.constexpr, height: tl.constexpr, width: tl.constexpr, outputs: tl.constexpr, choices: tl.constexpr,
+    x, weight, bias, order, kept, gain, out, held_rows, parents, words, examples, choices, plain: tl.constexpr,
+    channels: tl.constexpr, height: tl.constexpr, width: tl.constexpr, outputs: tl.constexpr,
     pool: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
 ):  # fmt: skip
     """As `_prefix_linear`, for a 3×3 convolution with padding 1: rows are (parent, window, pixel of the window)."""
@@ -173,15 +189,14 @@ def _prefix_conv(
     y = up[:, None] + tap[None, :] // 3 - 1
     z_ = along[:, None] + tap[None, :] % 3 - 1
     there = (parent < parents)[:, None] & (tap < 9)[None, :] & (y >= 0) & (y < height) & (z_ >= 0) & (z_ < width)
-    start_of = parent.to(tl.int64) * per_parent + (word // examples) * per_pass + (word % examples) * channels * pixels
+    start_of = (parent.to(tl.int64) * held_rows + (word % examples if plain else word)) * (channels * pixels)
     column = tl.program_id(2) * columns + tl.arange(0, columns)
     offset = tl.load(bias + column, mask=column < outputs, other=0.0)
     total = tl.zeros((rows, columns), dtype=tl.float32)
-    first = tl.zeros((), dtype=tl.int32)
-    for back in tl.static_range(choices):
+    for back in range(choices):
         choice = choices - 1 - back
-        last = tl.load(kept + word * choices + choice)
-        for place in range(first, last):
+        # Both ends are read: a bound carried from one turn to the next is taken for a constant by the compiler (3.6).
+        for place in range(tl.load(kept + word * (choices + 1) + choice + 1), tl.load(kept + word * (choices + 1) + choice)):
             channel = tl.load(order + word * channels + place)
             value = tl.load(x + start_of[:, None] + channel * pixels + y * width + z_, mask=there, other=0.0)
             w = tl.load(
@@ -189,7 +204,6 @@ def _prefix_conv(
                 mask=(column < outputs)[None, :] & (tap < 9)[:, None], other=0.0,
             )  # fmt: skip
             total = tl.dot(value, w, total, input_precision="tf32x3")
-        first = last
         z = tl.maximum(total * tl.load(gain + choice) + offset[None, :], 0.0)
         pooled = tl.max(tl.reshape(z, (rows // inside, inside, columns)), 1)
         cell = tl.program_id(1) * (rows // inside) + tl.arange(0, rows // inside)
@@ -206,13 +220,13 @@ def prefix_conv(
     parents, rows, channels, height, width = x.shape
     order, kept = _nested(words, levels)
     outputs, choices = weight.shape[0], len(gain)
-    plain = rows != len(words)
-    out = torch.empty((parents * choices * len(words), outputs, height // pool, width // pool), dtype=torch.float32, device=x.device)
+    out = torch.empty(
+        (parents * choices * len(words), outputs, height // pool, width // pool), dtype=torch.float32, device=x.device
+    )
     tile = 128 if parents * height * width >= 128 else 64
     columns = min(64, max(16, triton.next_power_of_2(outputs)))
     _prefix_conv[(len(words), triton.cdiv(parents * height * width, tile), triton.cdiv(outputs, columns))](
-        x.contiguous(), rows * channels * height * width, 0 if plain else examples * channels * height * width,
-        weight.contiguous(), bias.contiguous(), order, kept, gain, out, parents, len(words), examples,
-        channels, height, width, outputs, choices, pool, tile, columns, num_warps=4,
+        x.contiguous(), weight.contiguous(), bias.contiguous(), order, kept, gain, out, rows, parents, len(words), examples, choices,
+        rows != len(words), channels, height, width, outputs, pool, tile, columns, num_warps=4, num_stages=1,
     )  # fmt: skip
     return out

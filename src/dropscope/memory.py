@@ -17,7 +17,8 @@ _UNITS = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10*
 def free_bytes(device: torch.device) -> int:
     """What a run may plan with: 60 % of what is free now."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] * _SHARE)
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # ours, and unused
+        return int((torch.cuda.mem_get_info(device)[0] + cached) * _SHARE)
     info = Path("/proc/meminfo")
     if info.exists():
         for line in info.read_text().splitlines():
@@ -44,5 +45,7 @@ def memory_bytes(memory: int | str, device: torch.device) -> int:
     except (ValueError, KeyError):
         value = 0
     if value < 1 << 20:
-        raise BadInput("a memory budget is at least 1 MiB", "memory", memory, "write memory='4GiB', a number of bytes, or 'auto'")
+        raise BadInput(
+            "a memory budget is at least 1 MiB", "memory", memory, "write memory='4GiB', a number of bytes, or 'auto'"
+        )
     return value

@@ -32,7 +32,12 @@ def unwrap(model: object) -> nn.Module:
             "model", type(model).__name__, "pass the nn.Module it was exported from",
         )  # fmt: skip
     if not isinstance(model, nn.Module):
-        raise BadInput("a model is a torch.nn.Module", "model", type(model).__name__, "pass the module itself, not its output or path")
+        raise BadInput(
+            "a model is a torch.nn.Module",
+            "model",
+            type(model).__name__,
+            "pass the module itself, not its output or path",
+        )
     while True:
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
@@ -42,7 +47,12 @@ def unwrap(model: object) -> nn.Module:
             break
     for name, module in model.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
-            raise BadInput("every part of a model must be plain Python", f"module {name!r}", type(module).__name__, "replace the scripted part")
+            raise BadInput(
+                "every part of a model must be plain Python",
+                f"module {name!r}",
+                type(module).__name__,
+                "replace the scripted part",
+            )
         if isinstance(module, torch.fx.GraphModule):
             raise BadInput(
                 "a traced or exported graph has its training flag baked in, so noise cannot be put into it",
@@ -84,7 +94,11 @@ def shadow(model: nn.Module) -> nn.Module:
     shared: dict[int, torch.Tensor] = {id(parameter): parameter for parameter in model.parameters()}
     for module in model.modules():
         # What weight_norm and its like compute before each forward has a graph, which deepcopy refuses; it is computed anew.
-        shared |= {id(value): value.detach() for value in vars(module).values() if isinstance(value, torch.Tensor) and not value.is_leaf}
+        shared |= {
+            id(value): value.detach()
+            for value in vars(module).values()
+            if isinstance(value, torch.Tensor) and not value.is_leaf
+        }
     twin = copy.deepcopy(model, dict(shared))
     for module in twin.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
@@ -101,14 +115,22 @@ def runs_fused(layer: nn.Module) -> bool:
 
     The conditions are those of nn.TransformerEncoderLayer.forward; our own hooks, which keep it from doing so, do not count.
     """
-    if not isinstance(layer, nn.TransformerEncoderLayer) or layer.training or not torch.backends.mha.get_fastpath_enabled():
+    if (
+        not isinstance(layer, nn.TransformerEncoderLayer)
+        or layer.training
+        or not torch.backends.mha.get_fastpath_enabled()
+    ):
         return False
     attention = layer.self_attn
     plain = attention.batch_first and attention.in_proj_bias is not None and attention._qkv_same_embed_dim
-    plain = plain and attention.num_heads % 2 == 0 and layer.activation_relu_or_gelu and layer.norm1.eps == layer.norm2.eps
+    plain = (
+        plain and attention.num_heads % 2 == 0 and layer.activation_relu_or_gelu and layer.norm1.eps == layer.norm2.eps
+    )
     learning = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in layer.parameters())
     hooks = [hook for m in layer.modules() for hook in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
-    return bool(plain) and not learning and not torch.is_autocast_enabled() and all(hasattr(hook, OURS) for hook in hooks)
+    return (
+        bool(plain) and not learning and not torch.is_autocast_enabled() and all(hasattr(hook, OURS) for hook in hooks)
+    )
 
 
 def is_hooked(model: nn.Module) -> bool:
@@ -119,5 +141,10 @@ def device_of(model: nn.Module) -> torch.device:
     """Where the model lies; a model spread over several devices is an error."""
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     if len(devices) > 1:
-        raise BadInput("a model lies on one device", "devices of its weights", sorted(map(str, devices)), "move it with model.to(device)")
+        raise BadInput(
+            "a model lies on one device",
+            "devices of its weights",
+            sorted(map(str, devices)),
+            "move it with model.to(device)",
+        )
     return devices.pop() if devices else torch.device("cpu")

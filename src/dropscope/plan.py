@@ -152,7 +152,11 @@ def _entry(captured: Captured, point: Point, live: Live) -> fx.Node:
             or (user.target in _MAX_POOLS and non_negative and live.mask == "channel")
             or (user.target in _AVERAGE_POOLS and live.mask == "channel")
         )
-        if passes and user.args[0] is node and not (user.target is torch.ops.dropscope.site.default and _other_site(captured, user, point)):
+        if (
+            passes
+            and user.args[0] is node
+            and not (user.target is torch.ops.dropscope.site.default and _other_site(captured, user, point))
+        ):
             node = user
         elif user.target in _MAX_POOLS_WITH_INDICES and non_negative and live.mask == "channel" and _only_values(user):
             (node,) = user.users
@@ -207,7 +211,9 @@ def _composite_formula(node: fx.Node) -> Any:
         return lambda a, b, *_, out_val, **__: 2 * _numel(out_val) * a.shape[-1]
     if str(node.target).startswith(("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten.conv_transpose")):
         transposed = "transpose" in str(node.target)
-        return lambda a, w, *_, out_val, **__: 2 * (_numel(a) if transposed else _numel(out_val)) * (_numel(w) // w.shape[0])
+        return lambda a, w, *_, out_val, **__: (
+            2 * (_numel(a) if transposed else _numel(out_val)) * (_numel(w) // w.shape[0])
+        )
     return None
 
 

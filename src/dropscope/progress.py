@@ -27,7 +27,9 @@ def humane(number: float) -> str:
 
 
 @contextmanager
-def progress(what: str, total: int, unit: str = "predictions", show: bool | None = None) -> Iterator[Callable[[int], None]]:
+def progress(
+    what: str, total: int, unit: str = "predictions", show: bool | None = None
+) -> Iterator[Callable[[int], None]]:
     """Yields `tick(count)`. `show` None: a bar where standard error is a terminal, lines where it is not; False: nothing."""
     if show is False or total <= 0:
         yield lambda count: None
@@ -38,7 +40,12 @@ def progress(what: str, total: int, unit: str = "predictions", show: bool | None
 
 
 def _bar(what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TextColumn("{task.fields[rate]}"))
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.fields[rate]}"),
+    )
     started = time.monotonic()
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total, rate="")
@@ -63,6 +70,8 @@ def _lines(what: str, total: int, unit: str) -> Callable[[int], None]:
             last = now
             rate = done / (now - started)
             left = (total - done) / max(rate, 1e-9)
-            print(f"{what}: {done / total:.0%}, {humane(rate)} {unit}/s, {left:.0f} s left", file=sys.stderr, flush=True)
+            print(
+                f"{what}: {done / total:.0%}, {humane(rate)} {unit}/s, {left:.0f} s left", file=sys.stderr, flush=True
+            )
 
     return tick

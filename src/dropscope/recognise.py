@@ -23,9 +23,13 @@ DROPOUTS = {
 }  # fmt: skip
 ADDS = frozenset({"add", "add_", "__add__", "__radd__", "__iadd__"})
 PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm", "einsum"})
-LINEARS = frozenset({"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"})
+LINEARS = frozenset(
+    {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
+)
 # The same values in other words: everything known of the input holds for the output.
-TRANSPARENT = frozenset({"contiguous", "to", "type", "type_as", "clone", "float", "half", "bfloat16", "detach", "nan_to_num"})
+TRANSPARENT = frozenset(
+    {"contiguous", "to", "type", "type_as", "clone", "float", "half", "bfloat16", "detach", "nan_to_num"}
+)
 # The values rearranged or rescaled: still attention weights, still an activated hidden layer, no longer a layer's own output.
 ELEMENTWISE = frozenset({"mul", "mul_", "__mul__", "__rmul__", "__imul__", "masked_fill", "masked_fill_", "expand"})
 RESHAPED = ELEMENTWISE | frozenset(

@@ -40,7 +40,10 @@ def resolve(placement: Placement, site_map: SiteMap) -> dict[Point, Live]:
     live = {point: live[point] for point in site_map.values if point in live and live[point].rate > 0}
     if not live and not placement.is_none:
         raise BadInput(
-            "a placement needs at least one live site", "placement", str(placement), "raise a rate above 0, or write 'none'"
+            "a placement needs at least one live site",
+            "placement",
+            str(placement),
+            "raise a rate above 0, or write 'none'",
         )
     return live
 
@@ -64,7 +67,12 @@ def _points(term: Term, site_map: SiteMap) -> list[Point]:
             found = list(dict.fromkeys(p for p in found if p in site_map.values))
         if not found:
             kinds = sorted({site.kind for site in site_map.sites})
-            raise BadInput("a group must match at least one site", "placement", str(term), f"this model has sites of kind {', '.join(kinds)}")
+            raise BadInput(
+                "a group must match at least one site",
+                "placement",
+                str(term),
+                f"this model has sites of kind {', '.join(kinds)}",
+            )
         return found
     sites = [site for site in site_map.sites if site.module == term.name]
     if not sites:
@@ -73,7 +81,12 @@ def _points(term: Term, site_map: SiteMap) -> list[Point]:
     if term.call is not None:
         sites = [site for site in sites if site.call == term.call]
         if not sites:
-            raise BadInput("a call number is one that the model makes", "site", term.address, f"leave #{term.call} out for every call")
+            raise BadInput(
+                "a call number is one that the model makes",
+                "site",
+                term.address,
+                f"leave #{term.call} out for every call",
+            )
     return _at_position(term, sites)
 
 
@@ -85,7 +98,9 @@ def _at_position(term: Term, sites: list[Site]) -> list[Point]:
     found = [Point(site.module, site.call, term.position) for site in sites if term.position in site.positions]
     if not found:
         have = list(dict.fromkeys(position for site in sites for position in site.positions))
-        raise BadInput(f"{term.name!r} has no such position here", "position", term.position, f"use one of {', '.join(have)}")
+        raise BadInput(
+            f"{term.name!r} has no such position here", "position", term.position, f"use one of {', '.join(have)}"
+        )
     return found
 
 
@@ -119,7 +134,12 @@ def _own(own: Own, site_map: SiteMap) -> dict[Point, Live]:
     for point, found in positive.items():
         rate = found.rate * own.scale
         if rate >= 1:
-            raise BadInput("a rate is at least 0 and below 1", f"rate of {point.name!r}", rate, f"scale own by less than {1 / found.rate:g}")
+            raise BadInput(
+                "a rate is at least 0 and below 1",
+                f"rate of {point.name!r}",
+                rate,
+                f"scale own by less than {1 / found.rate:g}",
+            )
         live[point] = Live(rate, found.noise, found.mask, _own_layout(point, found.mask, site_map))
     return live
 

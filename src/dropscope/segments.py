@@ -34,7 +34,15 @@ def select(value: Tensor, dim: int, variants: int, chosen: Tensor) -> Tensor:
 
 
 def disturb_rows(
-    value: Tensor, dim: int, folded: int, units: Sequence[int], noise: str, uniform: Tensor, level: Tensor, gain: Tensor, parent: Any
+    value: Tensor,
+    dim: int,
+    folded: int,
+    units: Sequence[int],
+    noise: str,
+    uniform: Tensor,
+    level: Tensor,
+    gain: Tensor,
+    parent: Any,
 ) -> Tensor:
     """Noise on the rows of every variant at once: `level` and `gain` hold a number per variant, `uniform` a word per unit.
 
@@ -93,7 +101,9 @@ def _plain_reads(plan: Plan) -> list[fx.Node]:
             if plan.steps[index].node not in inside:
                 found.add(plan.steps[index].node)
             for node in plan.segment(first, index):
-                found.update(a for a in _rebuilt_inputs(plan.captured, node) if a not in inside and a not in plan.captured.fixed)
+                found.update(
+                    a for a in _rebuilt_inputs(plan.captured, node) if a not in inside and a not in plan.captured.fixed
+                )
     return sorted((n for n in found if _is_tensor(n)), key=plan.captured.position.__getitem__)
 
 
@@ -119,11 +129,15 @@ def segment(plan: Plan, first: int, index: int) -> Segment:
     rows, copies = build.graph.placeholder("rows"), build.graph.placeholder("copies")
     uniform, level, gain, parent = (build.graph.placeholder(name) for name in ("uniform", "level", "gain", "parent"))
     build.rows, build.copies = rows, copies
-    build.stochastic_levels = {node: i for node, i in born.items() if node in inside or node in {s.node for s in plan.steps[first:index]}}
+    build.stochastic_levels = {
+        node: i for node, i in born.items() if node in inside or node in {s.node for s in plan.steps[first:index]}
+    }
     entry = build.graph.placeholder("entry")
     dim, folded = captured.batch(step.node) or (0, 1)
     units = _unit_tail(step, captured)
-    build.env[step.node] = build.graph.call_function(disturb_rows, (entry, dim, folded, units, step.noise, uniform, level, gain, parent))
+    build.env[step.node] = build.graph.call_function(
+        disturb_rows, (entry, dim, folded, units, step.noise, uniform, level, gain, parent)
+    )
     for node in nodes:
         build.copy(node)
     outputs = _outputs(plan, first, index, nodes)
@@ -197,7 +211,12 @@ class _Builder:
         stack, seen = [node], set()
         while stack:
             current = stack.pop()
-            if current in seen or current in self.env or current in self.captured.fixed or current.op != "call_function":
+            if (
+                current in seen
+                or current in self.env
+                or current in self.captured.fixed
+                or current.op != "call_function"
+            ):
                 continue
             seen.add(current)
             stack += current.all_input_nodes
@@ -231,7 +250,9 @@ class _Builder:
             level = self.stochastic_levels[node]
             self.earlier.append((node, level))
             held = self.graph.placeholder(f"earlier_{len(self.earlier)}")
-            variants, chosen = (self.graph.placeholder(f"{what}_{len(self.earlier)}") for what in ("variants", "chosen"))
+            variants, chosen = (
+                self.graph.placeholder(f"{what}_{len(self.earlier)}") for what in ("variants", "chosen")
+            )
             dim = (self.captured.batch(node) or (0, 1))[0]
             self.env[node] = self.graph.call_function(select, (held, dim, variants, chosen))
         else:

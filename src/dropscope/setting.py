@@ -84,7 +84,11 @@ def prepare(
     where = models.device_of(model)
     if device is not None and _device(device) != where:
         model, where = copy.deepcopy(model).to(_device(device)), _device(device)
-    read = data if isinstance(data, Data) else data_module.read(data, ids=ids, groups=groups, batch_size=batch_size, keys=keys)
+    read = (
+        data
+        if isinstance(data, Data)
+        else data_module.read(data, ids=ids, groups=groups, batch_size=batch_size, keys=keys)
+    )
     first = read.batches[0]
     some = inputs.take(*inputs.moved(first.args, first.kwargs, where), range(min(2, first.n)))
     with torch.no_grad(), precise():

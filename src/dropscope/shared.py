@@ -27,7 +27,9 @@ from dropscope.setting import Setting, precise
 from dropscope.statistics import PassStatistics
 from dropscope.walk import Point
 
-_CACHE_BYTES = 8 << 20  # working set of a segment on a CPU: beyond the caches, folding is slower than looping (PITFALLS R25)
+_CACHE_BYTES = (
+    8 << 20
+)  # working set of a segment on a CPU: beyond the caches, folding is slower than looping (PITFALLS R25)
 _TOLERANCE = 1e-5
 _SIGNATURES = 8
 _CPU_EXAMPLES = 128
@@ -67,7 +69,9 @@ class Shared:
         self._tails: dict[tuple[int, int], float] = {}
         signatures = {_signature(batch): batch for batch in setting.data.batches}
         if len(signatures) > _SIGNATURES:
-            raise CaptureFailed(f"the batches have {len(signatures)} different shapes: pad them to at most {_SIGNATURES}")
+            raise CaptureFailed(
+                f"the batches have {len(signatures)} different shapes: pad them to at most {_SIGNATURES}"
+            )
         for batch in signatures.values():
             self._verify(batch)
 
@@ -86,7 +90,10 @@ class Shared:
         plan = grow(captured, [self.lives[i] for i in numbers])
         setting = self.setting
         engine = Engine(
-            plan, lambda output: probabilities(output, setting.outputs, check=False), setting.seed, setting.masks == "per_pass",
+            plan,
+            lambda output: probabilities(output, setting.outputs, check=False),
+            setting.seed,
+            setting.masks == "per_pass",
             softmax=setting.outputs == "logits",
         )
         sizes = max(batch.n for batch in setting.data.batches)
@@ -97,7 +104,11 @@ class Shared:
         setting = self.setting
         few = _first_examples(batch, 2)
         for forest in self.forests(batch):
-            shown = [int(i) for i in np.unique(np.linspace(0, len(forest.numbers) - 1, 3).astype(int)) if forest.plan.twin[i] >= 0]
+            shown = [
+                int(i)
+                for i in np.unique(np.linspace(0, len(forest.numbers) - 1, 3).astype(int))
+                if forest.plan.twin[i] >= 0
+            ]
             with torch.no_grad(), precise():
                 args, kwargs = setting.on_device(few)
                 try:
@@ -108,7 +119,9 @@ class Shared:
                         fast = self._passes_of_one(forest, int(forest.plan.twin[i]), reads, few)
                         worst = max(worst, float((slow - fast).abs().max()))
                 except (RuntimeError, TypeError, IndexError) as error:
-                    raise CaptureFailed(f"the captured graph does not run on folded passes: {str(error).splitlines()[0][:160]}") from error
+                    raise CaptureFailed(
+                        f"the captured graph does not run on folded passes: {str(error).splitlines()[0][:160]}"
+                    ) from error
             if not worst <= _TOLERANCE:
                 raise CaptureFailed(f"the captured graph differs from the plain loop by {worst:.1e}")
 
@@ -166,7 +179,9 @@ class Shared:
             return 1.0
         for forest in self.forests(self.setting.data.batches[0]):
             if number in forest.numbers:
-                first = next(i for i, step in enumerate(forest.plan.steps) if any(point in live for point in step.points))
+                first = next(
+                    i for i, step in enumerate(forest.plan.steps) if any(point in live for point in step.points)
+                )
                 return 1.0 + self.passes * self._tail_cost(forest, first)
         raise KeyError(number)
 
@@ -178,7 +193,9 @@ class Shared:
             self._tails[key] = cost(captured, tail) / max(cost(captured, captured.nodes), 1)
         return self._tails[key]
 
-    def run(self, unit: Unit, needs: Collection[str], tick: Callable[[int], None] = lambda predictions: None) -> Iterator[Block]:
+    def run(
+        self, unit: Unit, needs: Collection[str], tick: Callable[[int], None] = lambda predictions: None
+    ) -> Iterator[Block]:
         """Statistics of a unit's placements, block of examples by block; placement numbers are the run's."""
         for batch in self.setting.data.batches:
             forest = self.forests(batch)[unit.forest]
@@ -205,7 +222,13 @@ class Shared:
         return torch.cat(parts, 1)
 
     def _block(
-        self, unit: Unit, forest: Forest, named: dict[int, list[int]], batch: Batch, needs: Collection[str], tick: Callable[[int], None]
+        self,
+        unit: Unit,
+        forest: Forest,
+        named: dict[int, list[int]],
+        batch: Batch,
+        needs: Collection[str],
+        tick: Callable[[int], None],
     ) -> Block:
         args, kwargs = self.setting.on_device(batch)
         keys = batch.keys.to(self.setting.device)
@@ -217,7 +240,9 @@ class Shared:
                 kept = PassStatistics(needs, plain.movedim(1, -1))
                 kept.update(plain.movedim(1, -1).unsqueeze(0))
                 parts = [(np.array([-1]), kept)]
-        return Block(batch, plain, [(np.array([named[int(leaf)][0] for leaf in leaves]), kept) for leaves, kept in parts])
+        return Block(
+            batch, plain, [(np.array([named[int(leaf)][0] for leaf in leaves]), kept) for leaves, kept in parts]
+        )
 
 
 def _styles(lives: Sequence[dict[Point, Live]]) -> list[np.ndarray]:
@@ -307,18 +332,24 @@ def block_sizes(plan: Plan, examples: int, passes: int, memory: int, device: tor
     steps = range(len(plan.steps))
     if not plan.steps:
         return Blocks(min(examples, 256), 1, ())
-    heaviest = [max(peak_bytes(captured, plan.segment(0, i), frozenset()), 2 * bytes_of(captured, plan.steps[i].node), 1) for i in steps]
+    heaviest = [
+        max(peak_bytes(captured, plan.segment(0, i), frozenset()), 2 * bytes_of(captured, plan.steps[i].node), 1)
+        for i in steps
+    ]
     share = memory // (2 * len(plan.steps) + 2)
     working = min(share, _CACHE_BYTES) if device.type == "cpu" else share
     rows = tuple(max(1, working // size) for size in heaviest)
     plain_bytes = max(sum(bytes_of(captured, node) for node in captured.nodes) // 4, 1)
     if not fused.available(device):
-        at_once = max(1, min(examples, _CPU_EXAMPLES if device.type == "cpu" else examples, share // plain_bytes, min(rows)))
+        at_once = max(
+            1, min(examples, _CPU_EXAMPLES if device.type == "cpu" else examples, share // plain_bytes, min(rows))
+        )
         return Blocks(at_once, max(1, min(passes, min(rows) // at_once)), rows)
     kept = tuple(_kept_bytes(plan, i, heaviest[i]) for i in steps)
     family = [len(step.rates) * size for step, size in zip(plan.steps, kept, strict=True)]
     pairs = max(1, share // max(family))  # (pass, example) pairs at once: a family of every site must fit
-    at_once = max(1, min(examples, share // plain_bytes, max(pairs // passes, min(_CUDA_EXAMPLES_AT_LEAST, pairs))))
+    fitting = max(pairs // passes, min(_CUDA_EXAMPLES_AT_LEAST, pairs))
+    at_once = max(1, min(examples, share // plain_bytes, max(fitting // 64 * 64, min(fitting, 64))))
     return Blocks(at_once, max(1, min(passes, pairs // at_once)), rows, tuple(max(1, share // size) for size in kept))
 
 
@@ -338,4 +369,8 @@ def describe(plan: Plan, passes: int, examples: int) -> dict[str, Any]:
         for i, level in enumerate(subtree.levels):
             shared += passes * len(level.parent) * cost(plan.captured, plan.segment(subtree.first, subtree.first + i))
     naive = plan.distinct * passes * whole
-    return {"multiply_adds": shared * examples, "naive": naive * examples, "fewer": naive / max(shared, 1) if math.isfinite(naive) else 0.0}
+    return {
+        "multiply_adds": shared * examples,
+        "naive": naive * examples,
+        "fewer": naive / max(shared, 1) if math.isfinite(naive) else 0.0,
+    }

@@ -18,7 +18,19 @@ from dropscope.errors import BadInput
 from dropscope.noise import Layout
 from dropscope.walk import About, OwnDropout, Point, walking
 
-KINDS = ("attention", "ffn", "conv", "linear", "recurrent", "embedding", "dropout", "residual", "norm", "activation", "block")
+KINDS = (
+    "attention",
+    "ffn",
+    "conv",
+    "linear",
+    "recurrent",
+    "embedding",
+    "dropout",
+    "residual",
+    "norm",
+    "activation",
+    "block",
+)
 _POSITIONS = ("weights", "after_activation", "output", "branch", "sum", "before_activation", "input")
 
 
@@ -31,7 +43,9 @@ class Site:
     positions: tuple[str, ...]
     shape: tuple[int, ...]
     own_rate: float | None = None  # the model's own dropout at this site in train mode; None where it has none
-    role: str | None = None  # which part of the model an own dropout belongs to: attention, ffn, embedding, residual, head
+    role: str | None = (
+        None  # which part of the model an own dropout belongs to: attention, ffn, embedding, residual, head
+    )
     module: str = field(default="", repr=False)
     call: int = field(default=0, repr=False)
 
@@ -133,14 +147,20 @@ class _Recorder:
 
 
 def _run(
-    twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], size: int, keep: frozenset[Point] = frozenset(), first: int = 0
+    twin: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    size: int,
+    keep: frozenset[Point] = frozenset(),
+    first: int = 0,
 ) -> _Recorder:
     recorder = _Recorder()
     recorder.keep = keep
     indices = [(first + i) % inputs.batch_size(args, kwargs) for i in range(size)]
     some_args, some_kwargs = inputs.take(args, kwargs, indices)
     hooks = [
-        module.register_forward_hook(lambda *_, name=name: recorder.called.add(name)) for name, module in twin.named_modules()
+        module.register_forward_hook(lambda *_, name=name: recorder.called.add(name))
+        for name, module in twin.named_modules()
     ]
     try:
         with walking(twin, recorder):
@@ -159,7 +179,9 @@ def _train_run(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             module.training = False
     config = getattr(twin, "config", None)
     holders = (*twin.modules(), config)
-    switched = [(holder, name, getattr(holder, name)) for holder in holders for name in _LAYERDROP if _is_rate(holder, name)]
+    switched = [
+        (holder, name, getattr(holder, name)) for holder in holders for name in _LAYERDROP if _is_rate(holder, name)
+    ]
     spec_augment = getattr(config, "apply_spec_augment", None)
     try:
         for holder, name, _ in switched:
@@ -184,7 +206,9 @@ def _own_dropouts(
     with torch.no_grad(), models.random_state_kept():
         for point, found in train.own.items():
             if point not in values:
-                unreachable += [f"{point.name}: a dropout of rate {found.rate:g} that runs in train mode only"] * (found.rate > 0)
+                unreachable += [f"{point.name}: a dropout of rate {found.rate:g} that runs in train mode only"] * (
+                    found.rate > 0
+                )
                 continue
             module = twin.get_submodule(point.name) if point.name in train.called else None
             shown: OwnDropout | None = found
@@ -223,7 +247,9 @@ def _other_randomness(twin: nn.Module) -> list[str]:
     for name, module in twin.named_modules():
         label = name or type(module).__name__
         if isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1:
-            found.append(f"{label}: dropout of rate {module.dropout:g} between its layers runs inside the recurrent kernel")
+            found.append(
+                f"{label}: dropout of rate {module.dropout:g} between its layers runs inside the recurrent kernel"
+            )
         found += [f"{label}: LayerDrop of rate {getattr(module, n):g}" for n in _LAYERDROP if _is_rate(module, n)]
     config = getattr(twin, "config", None)
     if not any("LayerDrop" in text for text in found):
@@ -248,7 +274,11 @@ def _layout(about: About, two: tuple[int, ...], three: tuple[int, ...] | None) -
 
 
 def _verified(
-    twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], folded: list[Point], layouts: Mapping[Point, Layout | None]
+    twin: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    folded: list[Point],
+    layouts: Mapping[Point, Layout | None],
 ) -> dict[Point, Layout | None]:
     """Layouts of values that fold other indices into the example dimension, kept where an example's slices lie together.
 
@@ -317,12 +347,19 @@ def _ordered(kind: str, positions: Mapping[str, Value]) -> tuple[str, ...]:
 
 def _head(values: Mapping[Point, Value], order: Mapping[Point, int]) -> tuple[str, int] | None:
     """The final classifier layer: the last layer with weights to be called."""
-    layers = [p for p, v in values.items() if p.position == "output" and v.about.kind in ("conv", "linear", "ffn", "recurrent")]
+    layers = [
+        p
+        for p, v in values.items()
+        if p.position == "output" and v.about.kind in ("conv", "linear", "ffn", "recurrent")
+    ]
     return max(layers, key=order.__getitem__)[:2] if layers else None
 
 
 def _roles(
-    values: Mapping[Point, Value], own: Mapping[Point, OwnDropout], order: Mapping[Point, int], head: tuple[str, int] | None
+    values: Mapping[Point, Value],
+    own: Mapping[Point, OwnDropout],
+    order: Mapping[Point, int],
+    head: tuple[str, int] | None,
 ) -> dict[Point, str]:
     """Which part of the model each of its own dropouts serves, told by what it is applied to and what comes after."""
     trunk = [order[p] for p, v in values.items() if p.position in ("weights", "sum")]
@@ -354,4 +391,6 @@ def _same(a: Any, b: Any) -> bool:
 
 def require_sites(site_map: SiteMap) -> None:
     if not site_map.sites:
-        raise BadInput("a model needs at least one place for noise", "sites found", 0, "check that its forward calls layers")
+        raise BadInput(
+            "a model needs at least one place for noise", "sites found", 0, "check that its forward calls layers"
+        )

@@ -73,13 +73,20 @@ class Store:
     def read_spec(self) -> dict[str, Any]:
         path = self.folder / "run.json"
         if not path.exists():
-            raise BadInput("a run folder has a run.json", "folder", str(self.folder), "pass the folder that a sweep wrote")
+            raise BadInput(
+                "a run folder has a run.json", "folder", str(self.folder), "pass the folder that a sweep wrote"
+            )
         try:
             known = json.loads(path.read_text())
         except json.JSONDecodeError as error:
             raise BadInput("run.json is JSON", str(path), str(error), "restore it, or start in a new folder") from error
         if known.get("format") != FORMAT:
-            raise BadInput(f"this version reads runs of format {FORMAT}", str(path), known.get("format"), "use the version that wrote it")
+            raise BadInput(
+                f"this version reads runs of format {FORMAT}",
+                str(path),
+                known.get("format"),
+                "use the version that wrote it",
+            )
         return dict(known)
 
     def has(self, name: str) -> bool:
@@ -101,7 +108,11 @@ class Store:
         if not parts:
             raise BadInput("a run folder has rows", "folder", str(self.folder), "run the sweep to its end first")
         rows = pd.concat(parts, ignore_index=True)
-        return rows.sort_values(["number", "order"], kind="stable").drop(columns=["number", "order"]).reset_index(drop=True)
+        return (
+            rows.sort_values(["number", "order"], kind="stable")
+            .drop(columns=["number", "order"])
+            .reset_index(drop=True)
+        )
 
     def _write_table(self, path: Path, table: pd.DataFrame) -> None:
         handle, temporary = tempfile.mkstemp(prefix=".part-", dir=path.parent)

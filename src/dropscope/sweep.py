@@ -57,7 +57,9 @@ class Run:
     spec: dict[str, Any]
     engine: str
     folder: Path | None = None
-    levels: dict[str, dict[str, float]] = field(default_factory=dict)  # each penalty of a random and of a monotone measure
+    levels: dict[str, dict[str, float]] = field(
+        default_factory=dict
+    )  # each penalty of a random and of a monotone measure
     seconds: dict[str, float] = field(default_factory=dict)  # wall time of each stage
 
     def best(self, score: str = "aurc", count: int = 10) -> pd.DataFrame:
@@ -103,10 +105,17 @@ def sweep(
     check_score(objective)
     placed = [as_placement(placement) for placement in placements]
     if not placed:
-        raise BadInput("a sweep has at least one placement", "placements", [], "pass a PlacementGrid or a list of texts")
+        raise BadInput(
+            "a sweep has at least one placement", "placements", [], "pass a PlacementGrid or a list of texts"
+        )
     setting = prepare(model, data, seed=seed, device=device, **common)
     if setting.dense:
-        raise BadInput("a sweep ranks whole examples", "the output", "one prediction per voxel, pixel or label", "use maps, or uncertainty")
+        raise BadInput(
+            "a sweep ranks whole examples",
+            "the output",
+            "one prediction per voxel, pixel or label",
+            "use maps, or uncertainty",
+        )
     if setting.data.labels is None:
         raise BadInput("scores compare with labels", "data", "no labels", "pass (inputs, labels), or use uncertainty")
     job = _Job(setting, placed, passes, _rows_of(measures), chosen, label, memory_bytes(memory, setting.device), engine)
@@ -136,11 +145,14 @@ class _Job:
         labels = setting.data.labels
         assert labels is not None
         self.labels = labels.to(setting.device)
+        self.seconds = {"passes": 0.0, "scores": 0.0}
 
     def _audit(self) -> None:
         """The union of the sweep's sites, each noise and mask once, before anything is run."""
         unions: list[dict[Point, Live]] = []
-        sites: list[dict[tuple[str, int], Point]] = []  # two positions of one site share their mask, so each is tried alone
+        sites: list[
+            dict[tuple[str, int], Point]
+        ] = []  # two positions of one site share their mask, so each is tried alone
         for live in self.lives:
             for point, spec in live.items():
                 for union, site in zip(unions, sites, strict=True):
@@ -155,7 +167,15 @@ class _Job:
         args, kwargs = self.setting.on_device(self.setting.data.batches[0])
         for union in unions:
             with precise():
-                found = audit_live(self.setting.model, as_placement("all=0.5"), union, args, kwargs, self.setting.site_map, self.setting.seed)
+                found = audit_live(
+                    self.setting.model,
+                    as_placement("all=0.5"),
+                    union,
+                    args,
+                    kwargs,
+                    self.setting.site_map,
+                    self.setting.seed,
+                )
             found.raise_if_failed()
 
     # --- the whole ----------------------------------------------------------------------------------------------------
@@ -190,8 +210,13 @@ class _Job:
             store.write_table("examples", examples)
         accuracy = float(baseline.accuracy.iloc[0])
         levels = scores.reference_levels(accuracy, self.setting.data.n)
-        seconds = {"passes and scores": ran - started, "baselines, finalists and intervals": time.monotonic() - ran}
-        return Run(rows, baseline, examples, spec, self.engine, None if store is None else store.folder, levels, seconds)
+        seconds = self.seconds | {
+            "passes, scores and rows": ran - started,
+            "baselines, finalists and intervals": time.monotonic() - ran,
+        }
+        return Run(
+            rows, baseline, examples, spec, self.engine, None if store is None else store.folder, levels, seconds
+        )
 
     @property
     def engine(self) -> str:
@@ -218,7 +243,10 @@ class _Job:
         if self.shared is not None:
             return self.shared.units(self._placements_per_unit())
         numbers = range(len(self.placements))
-        return [Unit(0, (), tuple(numbers[i : i + _REFERENCE_PER_UNIT])) for i in range(0, len(numbers), _REFERENCE_PER_UNIT)]
+        return [
+            Unit(0, (), tuple(numbers[i : i + _REFERENCE_PER_UNIT]))
+            for i in range(0, len(numbers), _REFERENCE_PER_UNIT)
+        ]
 
     def _placements_per_unit(self) -> int:
         if self.setting.device.type != "cuda":
@@ -236,7 +264,11 @@ class _Job:
             yield from self.shared.run(unit, self.needs, tick)
             return
         for block in run_reference(self.setting, [self.lives[n] for n in unit.numbers], self.passes, self.needs, tick):
-            yield Block(block.batch, block.plain, [(np.array([unit.numbers[int(i)] for i in part]), kept) for part, kept in block.parts])
+            yield Block(
+                block.batch,
+                block.plain,
+                [(np.array([unit.numbers[int(i)] for i in part]), kept) for part, kept in block.parts],
+            )
 
     def measured(self, unit: Unit, tick: Callable[[int], None]) -> tuple[list[int], dict[str, Tensor], Tensor]:
         """The computed placements of a unit, each measure `[placements, n]`, and whether each prediction is right."""
@@ -247,7 +279,9 @@ class _Job:
             labels = self.labels[start : start + block.batch.n]
             for numbers, kept in block.parts:
                 where = tuple(int(n) for n in numbers)
-                chosen = kept.mean.argmax(-1) if self.label == "mean" else block.plain.argmax(1).expand(len(numbers), -1)
+                chosen = (
+                    kept.mean.argmax(-1) if self.label == "mean" else block.plain.argmax(1).expand(len(numbers), -1)
+                )
                 right.setdefault(where, []).append(chosen == labels)
                 for row in self.rows:
                     values.setdefault(where, {}).setdefault(row.name, []).append(row(kept).float())
@@ -257,10 +291,14 @@ class _Job:
         return [n for where in order for n in where], joined, torch.cat([torch.cat(right[where], 1) for where in order])
 
     def score(self, unit: Unit, tick: Callable[[int], None]) -> pd.DataFrame:
+        started = time.monotonic()
         numbers, values, right = self.measured(unit, tick)
-        computed = set(numbers)
-        accuracy = right.double().mean(1).cpu().numpy()
+        accuracy = right.double().mean(1).cpu().numpy()  # waits for the device
+        passed = time.monotonic()
         scored = self._scored(values, right)
+        self.seconds["passes"] += passed - started
+        self.seconds["scores"] += time.monotonic() - passed
+        computed = set(numbers)
         frames = []
         for order, row in enumerate(self.rows):
             frames.append(
@@ -313,7 +351,9 @@ class _Job:
         rows = []
         for name, function in _BASELINES.items():
             table = {k: float(v) for k, v in scores.ranking_scores(function(plain), right).items() if k in self.chosen}
-            rows.append({"placement": "none", "measure": name, "accuracy": float(right.double().mean()), **table, "cost": 1.0})
+            rows.append(
+                {"placement": "none", "measure": name, "accuracy": float(right.double().mean()), **table, "cost": 1.0}
+            )
         return pd.DataFrame(rows)
 
     def plain(self) -> Tensor:
@@ -335,7 +375,15 @@ class _Job:
         plain = self.plain()
         right = (plain.argmax(1) == self.labels).cpu().numpy()
         frames = [
-            pd.DataFrame({"id": ids.astype(str), "placement": "none", "measure": name, "uncertainty": f(plain).cpu().numpy(), "correct": right})
+            pd.DataFrame(
+                {
+                    "id": ids.astype(str),
+                    "placement": "none",
+                    "measure": name,
+                    "uncertainty": f(plain).cpu().numpy(),
+                    "correct": right,
+                }
+            )
             for name, f in _BASELINES.items()
         ]
         wanted = set(zip(finalists.placement, finalists.measure, strict=True))
@@ -409,7 +457,12 @@ def _rows_of(chosen: Sequence[str | Callable[..., Tensor]] | None) -> list[Measu
     rows = measures.resolve(chosen)
     if any(row.of == "passes" for row in rows):
         name = next(row.name for row in rows if row.of == "passes")
-        raise BadInput("a sweep keeps statistics, not passes", "measure", name, "write it as a function of the statistics, or use uncertainty")
+        raise BadInput(
+            "a sweep keeps statistics, not passes",
+            "measure",
+            name,
+            "write it as a function of the statistics, or use uncertainty",
+        )
     return rows
 
 
@@ -436,5 +489,9 @@ def _kept(keep: str) -> int | None:
 
 
 def _versions() -> dict[str, str]:
-    return {"dropscope": __version__, "torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
-
+    return {
+        "dropscope": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }

@@ -63,7 +63,9 @@ class Tags:
         self.set(value, tag)
         return tag
 
-    def make_layer_output(self, value: Tensor, before: Tag | None, origin: tuple[str, int], kind: str, fan_in: int) -> Tag:
+    def make_layer_output(
+        self, value: Tensor, before: Tag | None, origin: tuple[str, int], kind: str, fan_in: int
+    ) -> Tag:
         """Tags the output of a layer; embeddings add no depth: what they are summed into is no residual branch."""
         before = before or Tag()
         depth = before.depth + (kind != "embedding")

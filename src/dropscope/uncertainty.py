@@ -36,7 +36,13 @@ LABELS = ("mean", "plain")
 
 
 def sample(
-    model: nn.Module, placement: Placement | str, inputs: Any, passes: int = 100, seed: int = 0, engine: str = "auto", **common: Any
+    model: nn.Module,
+    placement: Placement | str,
+    inputs: Any,
+    passes: int = 100,
+    seed: int = 0,
+    engine: str = "auto",
+    **common: Any,
 ) -> Tensor:
     """The class probabilities of every pass, `[passes, N, C, …]`. Memory grows with passes: for measures use `uncertainty`.
 
@@ -117,7 +123,12 @@ def maps(
 
 def check_label(label: str) -> None:
     if label not in LABELS:
-        raise BadInput("labels come from the averaged passes or the plain pass", "label", label, "write label='mean' or label='plain'")
+        raise BadInput(
+            "labels come from the averaged passes or the plain pass",
+            "label",
+            label,
+            "write label='mean' or label='plain'",
+        )
 
 
 def _audited(setting: Setting, placement: Placement | str) -> dict[Point, Live]:
@@ -131,7 +142,12 @@ def _audited(setting: Setting, placement: Placement | str) -> dict[Point, Live]:
 
 
 def _measured(
-    setting: Setting, placement: Placement | str, passes: int, measures: Sequence[Any] | None, engine: str, show: bool | None
+    setting: Setting,
+    placement: Placement | str,
+    passes: int,
+    measures: Sequence[Any] | None,
+    engine: str,
+    show: bool | None,
 ) -> Iterator[tuple[Block, dict[str, Tensor]]]:
     """Blocks of examples under one placement, with each measure of each example."""
     check_passes(passes)
@@ -158,14 +174,18 @@ def _measured_on_passes(
     for batch in setting.data.batches:
         with torch.no_grad(), precise():
             plain = setting.plain(batch)
-            every = torch.stack(list(passes_of(setting, live, batch, passes))) if shared is None else shared.samples(batch)
+            every = (
+                torch.stack(list(passes_of(setting, live, batch, passes))) if shared is None else shared.samples(batch)
+            )
         statistics = from_passes(every, needs, plain)
         values = {row.name: row(every) if row.of == "passes" else row(statistics) for row in rows}
         lifted = from_passes(every.unsqueeze(1), {"sum_p"}) if every.dim() < 4 else statistics
         yield Block(batch, plain, [(np.array([0]), lifted)]), values
 
 
-def shared_or_none(setting: Setting, lives: Sequence[Any], passes: int, engine: str, memory: int | None) -> Shared | None:
+def shared_or_none(
+    setting: Setting, lives: Sequence[Any], passes: int, engine: str, memory: int | None
+) -> Shared | None:
     """The shared engine, or None for the plain loop; the reason is logged."""
     if engine not in ENGINES:
         raise BadInput("an engine is auto, shared or reference", "engine", engine, "write engine='auto'")
@@ -175,13 +195,20 @@ def shared_or_none(setting: Setting, lives: Sequence[Any], passes: int, engine: 
         return Shared(setting, lives, passes, memory or free_bytes(setting.device))
     except CaptureFailed as reason:
         if engine == "shared":
-            raise BadInput("the shared engine needs a model it can capture", "engine", str(reason), "write engine='auto'") from reason
+            raise BadInput(
+                "the shared engine needs a model it can capture", "engine", str(reason), "write engine='auto'"
+            ) from reason
         log.warning("the plain loop runs instead of the shared engine: %s", reason)
         return None
 
 
 def blocks_of(
-    setting: Setting, lives: Sequence[Any], shared: Shared | None, passes: int, needs: Collection[str], tick: Callable[[int], None]
+    setting: Setting,
+    lives: Sequence[Any],
+    shared: Shared | None,
+    passes: int,
+    needs: Collection[str],
+    tick: Callable[[int], None],
 ) -> Iterator[Block]:
     """Every placement on every block of examples, by whichever engine there is."""
     if shared is None:
@@ -208,5 +235,3 @@ def _table(setting: Setting, block: Block, chosen: Tensor, values: dict[str, Ten
     if right is not None:
         table["correct"] = right.numpy()
     return pd.DataFrame(table | {name: value.cpu().numpy() for name, value in values.items()})
-
-

@@ -159,7 +159,12 @@ class Walk(TorchFunctionMode):
             if first is None or before is None or before.origin is None:
                 return None
             shown = self._show(Point(*before.origin, "before_activation"), first, "activation")
-        elif _is_whole(path, module) or first is None or not first.is_floating_point() or _kind(module) in ("norm", "activation", "dropout"):
+        elif (
+            _is_whole(path, module)
+            or first is None
+            or not first.is_floating_point()
+            or _kind(module) in ("norm", "activation", "dropout")
+        ):
             return None
         else:
             shown = self._show(Point(path, call, "input"), first, _kind(module))
@@ -198,7 +203,9 @@ class Walk(TorchFunctionMode):
         self._calls[name, family] = call + 1
         return call
 
-    def _show(self, point: Point, value: Tensor, kind: str, in_place: bool = False, homogeneous: bool = False) -> Tensor:
+    def _show(
+        self, point: Point, value: Tensor, kind: str, in_place: bool = False, homogeneous: bool = False
+    ) -> Tensor:
         if not self._visitor.wants(point):
             return value
         tag = self._tags.get(value) or Tag()
@@ -300,7 +307,9 @@ class Walk(TorchFunctionMode):
         operands = list(args)
         operands[branch] = self._show(Point(path, call, "branch"), args[branch], "residual", in_place and branch == 0)
         output = func(*operands, **kwargs)
-        self._tags.make(output, [tag for tag in tags if tag is not None], origin=(path, call), source=tags[1 - branch].index)  # type: ignore[union-attr]
+        self._tags.make(
+            output, [tag for tag in tags if tag is not None], origin=(path, call), source=tags[1 - branch].index
+        )  # type: ignore[union-attr]
         return self._show(Point(path, call, "sum"), output, "residual", in_place)
 
     # --- attention --------------------------------------------------------------------------------------------------
@@ -328,7 +337,9 @@ class Walk(TorchFunctionMode):
     def _mha(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         call = explicit.mha_arguments(args, kwargs)
         call["training"] = call["training"] and not self._fused()
-        point, runs = self._attention_call(call["dropout_p"], call["training"], lambda: explicit.mha_dropped(func, call))
+        point, runs = self._attention_call(
+            call["dropout_p"], call["training"], lambda: explicit.mha_dropped(func, call)
+        )
         parents = self._tags.of(call["query"], call["key"], call["value"])
         if runs:
             output = func(**call)
@@ -339,7 +350,9 @@ class Walk(TorchFunctionMode):
         self._tags.make(output[0], parents, depth=max((tag.depth for tag in parents), default=0) + 1)
         return output
 
-    def _attention_call(self, rate: float, training: bool, dropped: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Point, bool]:
+    def _attention_call(
+        self, rate: float, training: bool, dropped: Callable[[], tuple[Tensor, Tensor]]
+    ) -> tuple[Point, bool]:
         path = self._stack[-1].path
         point = Point(path, self._count(path, "attention"), "weights")
         found = OwnDropout(point, float(rate), "element", "bernoulli", training)
