@@ -1,10 +1,9 @@
 """The whole CIFAR-10 grid on one GPU: 9,999 placements × 100 passes × 10,000 images, five measures, all scores.
 
-    python benchmarks/gpu_grid.py --data DIR --weights FILE [--images N] [--passes T] [--check] [--profile]
+    python benchmarks/gpu_grid.py --data DIR --weights FILE [--images N] [--passes T] [--check] [--profile] [--growth]
 
-DIR holds cifar-10-batches-bin/test_batch.bin. `--check` compares every score of some placements with the plain loop in true
-fp32; `--growth` times halves of passes, sites, images and placements. Compilation of kernels is timed apart, by a first
-small run.
+DIR holds cifar-10-batches-bin/test_batch.bin. `--check` compares all scores of some placements with the plain loop in
+true fp32; `--growth` times halves of passes, sites, images, placements. Kernels compile in small runs, timed apart.
 """
 
 from __future__ import annotations
@@ -87,9 +86,8 @@ def main() -> None:
     print(f"grid: {seconds:.2f} s ({stages}), {whole:.1f} s with set-up and baselines")
     print(f"{predictions / seconds:.3g} predictions/s, peak {memory:.1f} GiB")
     best = run.best("aurc", 1).iloc[0]
-    print(
-        f"best by AURC: {best.placement} {best.measure} {best.aurc:.5f}; plain entropy {run.baseline.aurc.iloc[1]:.5f}, accuracy {run.baseline.accuracy.iloc[0]:.4f}"
-    )
+    plain = f"plain entropy {run.baseline.aurc.iloc[1]:.5f}, accuracy {run.baseline.accuracy.iloc[0]:.4f}"
+    print(f"best by AURC: {best.placement} {best.measure} {best.aurc:.5f}; {plain}")
     if options.growth:
         for name, parts in {
             "half the passes": (data, grid, options.passes // 2),
@@ -102,9 +100,8 @@ def main() -> None:
     if options.check:
         few = [grid[i] for i in (4, 2345, 6789, 9998)]
         slow, seconds, _ = timed(net, data, few, options.passes, engine="reference", batch_size=5000)
-        print(
-            f"plain loop, {len(few)} placements: {seconds:.1f} s, so {seconds / len(few) * len(grid) / 60:.0f} min for the grid"
-        )
+        minutes = seconds / len(few) * len(grid) / 60
+        print(f"plain loop, {len(few)} placements: {seconds:.1f} s, so {minutes:.0f} min for the grid")
         fast = run.rows.set_index(["placement", "measure"]).loc[
             list(map(tuple, slow.rows[["placement", "measure"]].to_numpy()))
         ]

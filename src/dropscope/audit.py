@@ -1,7 +1,7 @@
 """Does noise take effect where a placement asks for it, at the asked rate, and nowhere else?
 
-Owns `audit` and its findings. It runs the model as `injected` does and judges only what it sees happen to values, so it catches
-a fault anywhere before it. Other people's loops are `watch.py`'s.
+Owns `audit` and its findings. It runs the model as `injected` does and judges only what it sees happen to values, so
+it catches a fault anywhere before it. Other people's loops are `watch.py`'s.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BY_ACCIDENT = 1e-6
 
 @dataclass(frozen=True)
 class Finding:
-    """One site of the audit. `measured` is the dropped fraction, or for other noises the rate that its variance implies."""
+    """One site of the audit. `measured` is the dropped fraction, or for other noises the rate its variance implies."""
 
     site: str
     noise: str
@@ -76,8 +76,10 @@ class Audit:
         for f in self.findings:
             measured = "-" if f.measured is None else f"{f.measured:.4f}"
             effect = {True: "yes", False: "no", None: "-"}[f.effect]
-            row = f"  {f.site:<{width}}  {f.noise:<11} {f.asked:>6.3f}  {measured:>8}  {f.units:>8}  {'yes' if f.fired else 'no':<5}  {effect:<6}"
-            lines.append(row.rstrip() + ("" if f.ok else f"  <- {f.problem}"))
+            fired = "yes" if f.fired else "no"
+            row = f"  {f.site:<{width}}  {f.noise:<11} {f.asked:>6.3f}  {measured:>8}  {f.units:>8}"
+            row = f"{row}  {fired:<5}  {effect:<6}".rstrip()
+            lines.append(row + ("" if f.ok else f"  <- {f.problem}"))
         lines += [f"  problem: {text}" for text in self.problems]
         lines += [f"  remark: {text}" for text in self.remarks]
         return "\n".join(lines)
@@ -196,7 +198,7 @@ def _vary(outputs: list[list[Tensor]]) -> bool:
 
 
 def _must_vary(live: dict[Point, Live], tallies: dict[Point, Tally]) -> bool:
-    """Whether passes without a difference are no accident: at low rates and few units it happens that nothing is dropped."""
+    """Whether passes without a difference are no accident: at low rates and few units it can be that none drops."""
     dropping = [
         (spec.rate, tallies[point].units)
         for point, spec in live.items()

@@ -1,7 +1,7 @@
 """A model as a graph: exported once, functional, with one marked node for every value that may get noise.
 
-Owns export, the marks and what is static about each node: does it grow with the batch, along which dimension, does it count
-rows. The marks are set by the same walk that injects noise, so names agree by construction. It executes nothing.
+Owns export, the marks and what is static about each node: does it grow with the batch, along which dimension, does it
+count rows. The marks are set by the same walk that injects noise, so names agree by construction. It executes nothing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _cache: weakref.WeakKeyDictionary[nn.Module, list[tuple[Any, Captured]]] = weakr
 
 
 def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], points: Iterable[Point]) -> Captured:
-    """`model` as a graph in which `points` are marked; kept for the next call with the same weights and input signature."""
+    """`model` as a graph with `points` marked; kept for the next call with the same weights and input signature."""
     wanted = tuple(sorted(points))
     key = (
         wanted,
@@ -244,10 +244,8 @@ def _counting_rows(nodes: list[fx.Node], symbol: sympy.Symbol | None) -> Iterabl
             isinstance(v, Tensor) for a in node.all_input_nodes for v in pytree.tree_leaves(a.meta.get("val"))
         )
         grows = _batch_dimension(node.meta.get("val"), symbol) is not None
-        if not from_tensors and grows and node.target not in _FILLS:
-            counting.add(node)
-        elif any(a in counting for a in node.all_input_nodes) and not (
-            node.target in _LOOKUPS and node.args[0] not in counting
-        ):
+        starts = not from_tensors and grows and node.target not in _FILLS
+        looks_up = node.target in _LOOKUPS and node.args[0] not in counting
+        if starts or (any(a in counting for a in node.all_input_nodes) and not looks_up):
             counting.add(node)
     return counting

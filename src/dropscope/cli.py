@@ -13,6 +13,7 @@ from dataclasses import asdict
 from enum import Enum
 from typing import Annotated, Any
 
+import pandas as pd
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -20,16 +21,24 @@ from typer.core import TyperGroup
 
 from dropscope import inputs, models
 from dropscope.audit import audit as run_audit
+from dropscope.demo import SITES as DEMO_SITES
+from dropscope.demo import demo as run_demo
 from dropscope.errors import AuditFailed, BadInput
+from dropscope.grid import PlacementGrid
 from dropscope.load import LoadedModel, few_inputs, load_data, load_model
 from dropscope.placement import Placement
 from dropscope.resolve import resolve
+from dropscope.scores import TABLE as SCORES
+from dropscope.setting import check_passes
 from dropscope.sites import Site, SiteMap, examine, require_sites
+from dropscope.sweep import planned
+from dropscope.sweep import sweep as run_sweep
 from dropscope.template import DEFAULT, check_target, template, write_template
 from dropscope.version import __version__
 from dropscope.walk import Point
 
 HIDDEN_KINDS = ("block", "norm", "activation")
+DEMO_PLACEMENTS = len(PlacementGrid(DEMO_SITES))
 
 _BESIDE_THE_NAME = 60  # columns that the rest of a site's row needs
 
@@ -159,6 +168,83 @@ def audit(
 
 
 @app.command()
+def demo(
+    out: Annotated[str, typer.Option(help="Folder for the rows and the picture.")] = "dropscope-demo",
+    passes: Annotated[int, typer.Option(help="Passes per placement.")] = 100,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """The whole way on handwritten digits: sites, audit, sweep, verdict. Takes under a minute."""
+    check_passes(passes)
+    if dry_run:
+        answer = {"placements": DEMO_PLACEMENTS, "passes": passes, "would_write": out}
+        _print_json(answer) if as_json else _out().print(
+            f"{DEMO_PLACEMENTS} placements × {passes} passes; writes {out}"
+        )
+        return
+    said: list[str] = []
+    run = run_demo(out, passes, said.append if as_json else lambda line: _out().print(line, soft_wrap=True))
+    if as_json:
+        _print_json({"best": _records(run.best("aurc", 5)), "baseline": _records(run.baseline), "text": said})
+
+
+@app.command()
+def sweep(
+    model: ModelName,
+    data: DataName,
+    sites: Annotated[str, typer.Option(help="Sites of the grid, comma-separated: every subset of them is tried.")],
+    rates: Annotated[str, typer.Option(help="Rates, comma-separated.")] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9",
+    positions: Annotated[str, typer.Option(help="Positions, comma-separated.")] = "auto",
+    noise: Annotated[
+        str, typer.Option(help="Noises, comma-separated: bernoulli, gaussian, multinomial.")
+    ] = "bernoulli",
+    passes: Annotated[int, typer.Option(help="Passes per placement.")] = 100,
+    seed: Seed = 0,
+    label: Annotated[
+        str, typer.Option(help="Predict from the averaged passes (mean) or the plain pass (plain).")
+    ] = "mean",
+    objective: Annotated[str, typer.Option(help="Score that the best rows are chosen by.")] = "aurc",
+    outputs: Annotated[
+        str, typer.Option(help="What the model returns: logits, probabilities, binary_logit.")
+    ] = "logits",
+    out: Annotated[str | None, typer.Option(help="Folder of the run; a killed run is taken up again there.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; where the model is if not given.")] = None,
+    memory: Annotated[str, typer.Option(help="Memory budget, such as 4GiB.")] = "auto",
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    labels: Labels = None,
+    image_size: ImageSize = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Every placement of a grid on the same examples, scored, beside one plain pass."""
+    grid = PlacementGrid(_listed(sites), _numbers(rates), tuple(_listed(positions)), tuple(_listed(noise)))
+    loaded = _model(model)
+    found = load_data(
+        data, loaded, text_column=text_column, label_column=label_column, labels=labels, image_size=image_size
+    )
+    options: dict[str, Any] = {
+        "seed": seed, "label": label, "outputs": outputs, "device": device, "memory": memory, "out": out
+    }  # fmt: skip
+    if dry_run:
+        plan = planned(loaded.module, grid, found, passes, **options)
+        _print_json(asdict(plan)) if as_json else _out().print(str(plan), soft_wrap=True)
+        return
+    run = run_sweep(loaded.module, grid, found, passes, objective=objective, progress=None, **options)
+    best = run.best(objective, 10)
+    if as_json:
+        answer = {"best": _records(best), "baseline": _records(run.baseline), "levels": run.levels}
+        _print_json({**answer, "engine": run.engine, "folder": None if run.folder is None else str(run.folder)})
+        return
+    _print_rows(pd.concat([best, run.baseline]), objective)
+    levels = run.levels["isotonic_penalty"]
+    _out().print(
+        f"isotonic penalty of a random measure {levels['random']:.4f}, of a monotone one {levels['monotone']:.4f}"
+    )
+    _out().print(f"{len(run.rows)} rows by the {run.engine} engine" + (f" in {run.folder}" if run.folder else ""))
+
+
+@app.command()
 def new(
     framework: Annotated[Framework, typer.Argument(help="What the model is written with.")],
     file: Annotated[str, typer.Argument(metavar="FILE")] = DEFAULT,
@@ -195,13 +281,33 @@ def _loaded(
     image_size: str | None,
 ) -> tuple[LoadedModel, Any]:
     """The model, and inputs of the first few examples."""
-    loaded = load_model(model)
-    for remark in loaded.remarks:
-        _err().print(f"remark: {remark}")
+    loaded = _model(model)
     found = load_data(
         data, loaded, text_column=text_column, label_column=label_column, labels=labels, image_size=image_size
     )
     return loaded, few_inputs(found, loaded.module)
+
+
+def _model(name: str) -> LoadedModel:
+    loaded = load_model(name)
+    for remark in loaded.remarks:
+        _err().print(f"remark: {remark}")
+    return loaded
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in _listed(text))
+    except ValueError as error:
+        raise BadInput("rates are numbers", "--rates", text, "write --rates 0.1,0.5") from error
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return json.loads(table.to_json(orient="records"))
 
 
 def _examined(loaded: LoadedModel, example: Any) -> SiteMap:
@@ -270,6 +376,22 @@ def _print_plan(described: dict[str, Any], rows: list[dict[str, Any]], as_json: 
         _out().print(f"input {name}: {shape}")
     for row in rows:
         _out().print(f"noise at {row['site']}: {row['noise']}, rate {row['rate']:g}")
+
+
+def _print_rows(rows: pd.DataFrame, objective: str) -> None:
+    """Rows with the objective's interval; an arrow says which way is better."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    arrows = {"lower": "↓", "higher": "↑"}
+    shown = list(dict.fromkeys([objective, "aurc", "error_auroc", "isotonic_penalty"]))
+    table.add_column("placement", overflow="fold")
+    table.add_column("measure", no_wrap=True)
+    for name in ("accuracy↑", *(f"{name}{arrows[SCORES[name].direction]}" for name in shown), "95 % interval", "cost↓"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows.to_dict("records"):
+        interval = f"{row[f'{objective}_low']:.4f}–{row[f'{objective}_high']:.4f}"
+        numbers = [f"{row['accuracy']:.4f}", *(f"{row[name]:.4f}" for name in shown), interval, f"{row['cost']:.1f}×"]
+        table.add_row(row["placement"], row["measure"], *numbers)
+    _out().print(table)
 
 
 def _print_sites(found: list[Site]) -> None:

@@ -69,7 +69,7 @@ def trained(images: Tensor, labels: Tensor, epochs: int = 60) -> nn.Module:
 
 
 def demo(out: str | Path = "dropscope-demo", passes: int = 100, say: Callable[[str], None] = print) -> Run:
-    """Trains, finds sites, audits, sweeps, compares with one plain pass, and says whether Monte Carlo Dropout pays here."""
+    """Trains, finds sites, audits, sweeps, compares with one plain pass, and says whether it pays here."""
     started = time.monotonic()
     folder = Path(out)
     images, labels = digits()
@@ -85,9 +85,8 @@ def demo(out: str | Path = "dropscope-demo", passes: int = 100, say: Callable[[s
     found = audit(net, "conv1=0.2,conv2=0.2,fc1=0.5", images[:64]).raise_if_failed()
     say("   " + str(found).replace("\n", "\n   "))
     grid = PlacementGrid(SITES)
-    say(
-        f"\n4. Every placement of {', '.join(SITES)} at nine rates: {len(grid)} placements × {passes} passes × {_CHOOSE} images.\n"
-    )
+    work = f"{len(grid)} placements × {passes} passes × {_CHOOSE} images"
+    say(f"\n4. Every placement of {', '.join(SITES)} at nine rates: {work}.\n")
     run = sweep(net, grid, choose, passes=passes, label="plain", out=folder / "run", keep="top:10")
     say(_table(run))
     best = run.best("aurc", 1).iloc[0]

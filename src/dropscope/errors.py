@@ -1,7 +1,7 @@
 """What Dropscope raises. One form everywhere: the rule, the value received with its name, what to write instead.
 
-`BadInput` is the user's to mend (exit code 2); `AuditFailed` says that a run would not mean what it claims (exit code 1).
-Every other module raises these; none of them catches them but the command line.
+`BadInput` is the user's to mend (exit code 2); `AuditFailed` says that a run would not mean what it claims (exit code
+1). Every other module raises these; none of them catches them but the command line.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ class DropscopeError(Exception):
 class BadInput(DropscopeError, ValueError):
     """A rule was broken by something the caller passed in.
 
-    >>> raise BadInput("a rate is at least 0 and below 1", "rate of 'fc1'", 1.0, "write fc1=0.9, or leave fc1 out")
+    >>> raise BadInput("a rate is at least 0 and below 1", "rate of 'fc1'", 1.0, "write fc1=0.9")
     Traceback (most recent call last):
-    dropscope.errors.BadInput: a rate is at least 0 and below 1; got 1.0 for rate of 'fc1'. Instead: write fc1=0.9, or leave fc1 out
+    dropscope.errors.BadInput: a rate is at least 0 and below 1; got 1.0 for rate of 'fc1'. Instead: write fc1=0.9
     """
 
     def __init__(self, rule: str, name: str, received: object, remedy: str) -> None:

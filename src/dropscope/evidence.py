@@ -1,4 +1,4 @@
-"""Was the noise there? Counts drops and factors on a value seen before and after, and judges them against the asked rate.
+"""Was the noise there? Counts drops and factors on a value seen before and after, and judges them by the asked rate.
 
 Owns the counting and the intervals (PITFALLS R31), used by `audit` for our noise and by `watch` for other people's.
 It looks at values only: a mask that was never applied counts as nothing, whatever any code says.
@@ -42,7 +42,7 @@ class Tally:
         self.squares += float((factor - 1).square().sum())
 
     def add_alpha(self, before: Tensor, after: Tensor, rate: float, mask: str, layout: Layout) -> None:
-        """Alpha dropout at `rate` moves every dropped unit to one known value; units that lay there before tell nothing."""
+        """Alpha dropout at `rate` moves every dropped unit to one known value; units that were there tell nothing."""
         scale = ((1 - rate) * (1 + rate * _SATURATION**2)) ** -0.5
         there = torch.isclose(
             after.detach().double(), after.new_tensor(_SATURATION * scale * (1 - rate)).double(), rtol=1e-4
@@ -97,7 +97,7 @@ def disagreement(tally: Tally, rate: float, noise: str, sites: int) -> str | Non
     mean = tally.total / tally.units
     if abs(mean - 1) > far * math.sqrt(variance / tally.units) + 1e-6:
         return f"factors average {mean:.4f}, not 1"
-    # Var of a sample variance is (fourth moment − variance²)/n: 3σ⁴ for a Gaussian; multinomial counts add σ² times λ's scale.
+    # Var of a sample variance is (fourth moment − variance²)/n: 3σ⁴ for a Gaussian; counts add σ² times λ's scale.
     fourth = 3 * variance**2 + (variance * (1 + variance) if noise == "multinomial" else 0.0)
     spread = far * math.sqrt((fourth - variance**2) / tally.units)
     seen = tally.squares / tally.units

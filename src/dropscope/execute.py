@@ -1,4 +1,4 @@
-"""Runs a plan: depth first, a block of examples and passes at a time, statistics streamed. Memory does not grow with the work.
+"""Runs a plan: depth first, a block of examples and passes at a time, statistics streamed, in bounded memory.
 
 Owns the walk over the tree and the block sizes it is given; what is shared is decided in `plan.py`, how rows meet in
 `segments.py`. It never looks at what the numbers mean.
@@ -16,6 +16,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from dropscope import fused, noise, segments
+from dropscope.blocks import Blocks
 from dropscope.capture import feed_values
 from dropscope.errors import BadInput
 from dropscope.plan import Plan, Step, Subtree
@@ -23,18 +24,6 @@ from dropscope.segments import Segment
 from dropscope.statistics import PassStatistics
 
 Probabilities = Callable[[Any], Tensor]
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """How much is done at once. Fixed at the start of a run, so that last bits do not depend on what was free later."""
-
-    examples: int
-    passes: int
-    rows: tuple[int, ...]  # at most so many rows after each step
-    fused_rows: tuple[
-        int, ...
-    ] = ()  # the same where a kernel stands in for the segment and keeps nothing but its output
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +77,7 @@ class Engine:
         return self._segments[first, index]
 
     def plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, dict[fx.Node, Tensor]]:
-        """The plain pass of a block of examples: its probabilities `[examples, classes, …]`, and every value a segment reads."""
+        """The plain pass of a block: its probabilities `[examples, classes, …]`, and every value a segment reads."""
         values = self._trunk.module(*feed_values(args, kwargs))
         reads = dict(zip(self._trunk.outputs, values, strict=True))
         return self._probabilities(self._unflattened(reads)), reads
@@ -285,7 +274,7 @@ def _regular(parent: np.ndarray) -> int | None:
 
 
 def _parameters(step: Step, choice: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Per variant: the word below which a unit drops and the factor of a kept one; for Gaussian noise, its amplitude."""
+    """Per variant: the word below which a unit drops and the factor of a kept one; for Gaussian noise the amplitude."""
     rates = np.asarray(step.rates, dtype=np.float64)
     level = np.array([-(2**31) if rate == 0 else noise.threshold(rate) for rate in rates], dtype=np.int32)
     gain = 1 / (1 - rates) if step.noise == "bernoulli" else np.sqrt(rates / (1 - rates))
@@ -305,7 +294,7 @@ def statistics_of(
     blocks: Blocks,
     tick: Callable[[int], None] = lambda predictions: None,
 ) -> tuple[Tensor, list[tuple[np.ndarray, PassStatistics]]]:
-    """One block of examples: its plain probabilities, and for each chunk of placements their statistics over all passes."""
+    """One block of examples: its plain probabilities, and the statistics of every chunk of placements."""
     plain, reads = engine.plain(args, kwargs)
     shown = plain.movedim(1, -1)
     found: dict[tuple[int, int], tuple[np.ndarray, PassStatistics]] = {}

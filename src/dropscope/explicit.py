@@ -1,7 +1,7 @@
 """Attention written out, so that its weights are a value one can put noise on.
 
-Owns the explicit forms of scaled_dot_product_attention and of multi_head_attention_forward; `weigh` is called on the softmax
-weights `[..., queries, keys]` and returns what takes their place. Everything else is computed as torch documents it.
+Owns the explicit forms of scaled_dot_product_attention and of multi_head_attention_forward; `weigh` is called on the
+softmax weights `[..., queries, keys]` and returns what takes their place. All else is computed as torch documents it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def mha_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, A
 
 
 def mha(call: Mapping[str, Any], weigh: Weigh) -> tuple[Tensor, Tensor | None]:
-    """F.multi_head_attention_forward with noise on the weights; the weights reach `weigh` as [batch, heads, queries, keys]."""
+    """F.multi_head_attention_forward with noise on the weights; `weigh` gets them as [batch, heads, queries, keys]."""
     for name in ("bias_k", "bias_v", "static_k", "static_v"):
         if call[name] is not None:
             raise BadInput("noise on attention weights needs plain keys and values", name, "set", "choose another site")

@@ -1,7 +1,7 @@
 """What a dropout class that torch does not know really does, tried on ones of the shape it gets.
 
-Owns that trial. A name and a rate field say little: a `SpatialDropout` drops whole channels, a `p` may be a keep probability.
-What turns out to be no Bernoulli dropout is told, and never replaced by one.
+Owns that trial. A name and a rate field say little: a `SpatialDropout` drops whole channels, a `p` may be a keep
+probability. What turns out to be no Bernoulli dropout is told, and never replaced by one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TRIALS = 16
 
 
 def tried(module: nn.Module, shape: tuple[int, ...], batch_dim: int | None, found: OwnDropout) -> OwnDropout | None:
-    """`found` with the rate and mask that `module` shows in train mode; None where it is no Bernoulli dropout of values."""
+    """`found` with the rate and mask that `module` shows in train mode; None where it is no Bernoulli dropout."""
     module.training = True
     try:
         factors = torch.stack([module(torch.ones(shape)) for _ in range(_TRIALS)])

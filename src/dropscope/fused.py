@@ -27,7 +27,7 @@ def available(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     try:
-        import triton  # noqa: F401, PLC0415
+        import triton  # noqa: F401
     except ImportError:
         return False
     return True
@@ -43,7 +43,7 @@ class Tail:
     def sums(
         self, hidden: Tensor, words: Tensor, level: Tensor, gain: Tensor, plain: Tensor, passes: int, children: int
     ) -> Tensor:
-        from dropscope import kernels  # noqa: PLC0415
+        from dropscope import kernels
 
         return kernels.tail(hidden, words, level, gain, self.weight, self.bias, plain, passes, children)
 
@@ -56,7 +56,7 @@ class Middle:
 
 
 def tail(plan: Plan, first: int, needs: Collection[str]) -> Tail | None:
-    """The fused end of the subtree that starts at `first`, where the graph ends in one linear layer on element noise."""
+    """The fused end of the subtree that starts at `first`, where the graph ends in a linear layer on element noise."""
     step = plan.steps[-1]
     nodes = plan.segment(first, len(plan.steps) - 1)
     leaves = pytree.tree_leaves(plan.captured.output)
@@ -74,7 +74,7 @@ def tail(plan: Plan, first: int, needs: Collection[str]) -> Tail | None:
 
 
 def middle(plan: Plan, first: int, index: int) -> Middle | None:
-    """The fused form of a segment between two sites, where channel noise feeds one layer, a ReLU and perhaps a pooling."""
+    """The fused form of a segment between two sites, where channel noise feeds a layer, a ReLU, perhaps a pooling."""
     step = plan.steps[index]
     nodes = [node for node in plan.segment(first, index) if node.target is not torch.ops.dropscope.site.default]
     if not _plain_step(plan, step, "channel") or not nodes or not _only_output(plan, first, index, nodes[-1]):
@@ -110,7 +110,8 @@ def _plain_step(plan: Plan, step: Step, mask: str) -> bool:
 def _layer(plan: Plan, node: fx.Node, step: Step, source: fx.Node | None = None) -> tuple[Tensor, Tensor] | None:
     """Weight and bias of a layer applied to the step's value and to nothing else."""
     fixed = plan.captured.fixed
-    _, weight, bias = (*node.args, None)[:3]
+    arguments: tuple[Any, ...] = (*node.args, None)
+    _, weight, bias = arguments[:3]
     if not _reads(node, source or step.node) or weight not in fixed:
         return None
     w = fixed[weight]
@@ -137,7 +138,7 @@ def _only_output(plan: Plan, first: int, index: int, last: fx.Node) -> bool:
         return False
     source = following
     while source.target is torch.ops.dropscope.site.default and source is not last:
-        source = source.args[0]  # type: ignore[assignment]
+        source = source.all_input_nodes[0]
     return source is last
 
 
@@ -156,7 +157,7 @@ def _linear(plan: Plan, nodes: list[fx.Node], step: Step) -> Middle | None:
     weight, bias = layer
 
     def run(x: Tensor, words: Tensor, levels: Tensor, gain: Tensor, examples: int) -> Tensor:
-        from dropscope import kernels  # noqa: PLC0415
+        from dropscope import kernels
 
         return kernels.prefix_linear(
             x.reshape(x.shape[0], -1, channels, *space), words, levels, gain, weight, bias, examples
@@ -200,7 +201,7 @@ def _convolution(plan: Plan, nodes: list[fx.Node], step: Step) -> Middle | None:
     weight, bias = layer
 
     def run(x: Tensor, words: Tensor, levels: Tensor, gain: Tensor, examples: int) -> Tensor:
-        from dropscope import kernels  # noqa: PLC0415
+        from dropscope import kernels
 
         return kernels.prefix_conv(
             x.reshape(x.shape[0], -1, channels, height, width), words, levels, gain, weight, bias, examples, 2

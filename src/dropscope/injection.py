@@ -1,7 +1,7 @@
 """Noise in a model by the plain path: the obviously right way, the reference for everything faster, always restored.
 
-Owns `injected` and the visitor that disturbs values. The model's weights, buffers, flags and hooks are afterwards what they
-were; global random state is never used. How a forward is followed is `walk.py`'s, what noise is, `noise.py`'s.
+Owns `injected` and the visitor that disturbs values. The model's weights, buffers, flags and hooks are afterwards what
+they were; global random state is never used. How a forward is followed is `walk.py`'s, what noise is, `noise.py`'s.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Noise:
     def at(self, pass_: int | Tensor | Sequence[int] | None = None, ids: Sequence[Any] | Tensor | None = None) -> Noise:
         """What the next forward is: its pass (a number, or one per example) and the ids of its examples.
 
-        Without a pass, each forward is the next one; without ids, an example's key is the fingerprint of its own inputs.
+        Without a pass, each forward is the next one; without ids, an example's key is the fingerprint of its inputs.
         """
         self._pass = torch.as_tensor(pass_, dtype=torch.int64) if pass_ is not None else None
         self._ids = ids
@@ -108,8 +108,7 @@ class Noise:
         if point in self._site_map.values:
             return self._live.get(point)
         if self._more_calls is None:
-            known = [p for p in self._site_map.values]
-            partly = {p[::2] for p in known if p not in self._live}
+            partly = {p[::2] for p in self._site_map.values if p not in self._live}
             self._more_calls = {p[::2]: live for p, live in self._live.items() if p[::2] not in partly}
         return self._more_calls.get((point.name, point.position))
 
@@ -139,9 +138,10 @@ class Noise:
                 torch.zeros(1, dtype=torch.int64, device=value.device),
             )
         if value.shape[live.layout.batch_dim] != len(examples) * live.layout.folded:
+            remedy = f"call the model on {len(examples)} examples at a time along dimension 0"
             raise BadInput(
                 f"dimension {live.layout.batch_dim} of {point.name}@{point.position} counts examples",
-                "its shape", tuple(value.shape), f"call the model on {len(examples)} examples at a time along dimension 0",
+                "its shape", tuple(value.shape), remedy,
             )  # fmt: skip
         return streams(
             self.seed, site_key(point.name, point.call), self._passes.to(value.device), examples.to(value.device)

@@ -1,6 +1,6 @@
 """Intervals of scores: a bootstrap over examples, or over their groups, paired where two rankings are compared.
 
-Owns the resampling. Replicates are examples or groups (patients, contexts, volumes), never passes, voxels or placements.
+Owns the resampling. Replicates are examples or groups (patients, contexts, volumes), never passes, voxels, placements.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def resamples(n: int, groups: Sequence[Hashable] | None, replicates: int, seed: 
 
 
 def bootstrap(uncertainty: Tensor, correct: Tensor, indices: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Every ranking score of every replicate, `[replicates]`, and the accuracy, for one measure `[n]` and its outcome `[n]`."""
+    """Ranking scores and accuracy of every replicate, `[replicates]`, for one measure `[n]` and its outcome `[n]`."""
     found: dict[str, list[Tensor]] = {}
     at_once = max(1, _AT_ONCE // len(uncertainty))
     start = 0

@@ -1,4 +1,4 @@
-"""Triton kernels for the end of a sweep on a GPU: noise, last layer, softmax and statistics without touching memory in between.
+"""Triton kernels for the end of a sweep on a GPU: noise, last layer, softmax and statistics, nothing stored in between.
 
 Owns the kernels alone; `fused.py` says when they apply. They compute what `segments.disturb_rows`, a linear layer and
 `statistics.advance` compute, in fp32 accuracy (products split into three TF32 parts).
@@ -22,7 +22,7 @@ def _tail(
     plain: tl.constexpr, units: tl.constexpr, classes: tl.constexpr, children: tl.constexpr, rows: tl.constexpr,
     part: tl.constexpr, columns: tl.constexpr, padded: tl.constexpr,
 ):  # fmt: skip
-    """One earlier variant and one example; the rows of a tile are (pass, child), so a hidden row is read once for all rates."""
+    """One earlier variant and one example; a tile's rows are (pass, child): a hidden row is read once for all rates."""
     parent = (tl.program_id(0) // examples).to(tl.int64)
     example = tl.program_id(0) % examples
     at_once: tl.constexpr = rows // children
@@ -92,8 +92,9 @@ def tail(
 ) -> Tensor:
     """Sums over passes, `[variants, examples, classes + 4]`, of softmax(linear(noise × hidden)).
 
-    `hidden[parents, passes × examples, units]`, or `[1, examples, units]` where it is plain; `words[passes × examples, units]`;
-    `level` and `gain` per variant, `children` of them for each parent; `plain[examples, classes]`.
+    `hidden[parents, passes × examples, units]`, or `[1, examples, units]` where it is plain;
+    `words[passes × examples, units]`; `level` and `gain` per variant, `children` of them for each parent;
+    `plain[examples, classes]`.
     """
     classes, units = weight.shape
     examples = plain.shape[0]
@@ -101,10 +102,12 @@ def tail(
     best_value, best = plain.max(1)
     out = torch.empty((level.shape[0], examples, classes + SUMS), dtype=torch.float32, device=hidden.device)
     _tail[(parents * examples,)](
-        hidden.contiguous(), words.contiguous(), level, gain, weight.contiguous(), bias.contiguous(), best, best_value, best_value,
-        out, hidden.shape[1], examples, passes, hidden.shape[1] == examples, units, classes, children,
+        hidden.contiguous(), words.contiguous(), level, gain, weight.contiguous(), bias.contiguous(),
+        best, best_value, best_value, out, hidden.shape[1], examples, passes,
+        hidden.shape[1] == examples, units, classes, children,
         max(64, triton.next_power_of_2(children)), min(64, max(16, triton.next_power_of_2(units))),
-        max(16, triton.next_power_of_2(classes + SUMS)), max(16, triton.next_power_of_2(children)), num_warps=4, num_stages=2,
+        max(16, triton.next_power_of_2(classes + SUMS)), max(16, triton.next_power_of_2(children)),
+        num_warps=4, num_stages=2,
     )  # fmt: skip
     return out
 
@@ -115,7 +118,7 @@ def _prefix_linear(
     channels: tl.constexpr, size: tl.constexpr, padded: tl.constexpr, outputs: tl.constexpr,
     rows: tl.constexpr, columns: tl.constexpr,
 ):  # fmt: skip
-    """One (pass, example): its channels in falling order of their words, so that each rate's sum is a prefix of the next's."""
+    """One (pass, example): its channels by falling word, so that each rate's sum is a prefix of the next's."""
     word = tl.program_id(0).to(tl.int64)
     parent = tl.program_id(1) * rows + tl.arange(0, rows)
     column = tl.program_id(2) * columns + tl.arange(0, columns)
@@ -127,7 +130,8 @@ def _prefix_linear(
     for back in range(choices):
         choice = choices - 1 - back
         # Both ends are read: a bound carried from one turn to the next is taken for a constant by the compiler (3.6).
-        for place in range(tl.load(kept + word * (choices + 1) + choice + 1), tl.load(kept + word * (choices + 1) + choice)):
+        ends = kept + word * (choices + 1) + choice
+        for place in range(tl.load(ends + 1), tl.load(ends)):
             channel = tl.load(order + word * channels + place)
             value = tl.load(x + start_of[:, None] + channel * size + unit[None, :], mask=there, other=0.0)
             w = tl.load(
@@ -145,8 +149,9 @@ def prefix_linear(
 ) -> Tensor:
     """relu(linear(flatten(noise × x))) for every rate at once, `[parents × choices × words, outputs]`.
 
-    `x[parents, words, channels, *space]`, or `[1, examples, channels, *space]` where it is plain; `words[words, channels]`;
-    `levels` and `gain` hold the choices, the rates rising. Coupled masks are nested: one product serves them all.
+    `x[parents, words, channels, *space]`, or `[1, examples, channels, *space]` where it is plain;
+    `words[words, channels]`; `levels` and `gain` hold the choices, the rates rising. Coupled masks are nested: one
+    product serves them all.
     """
     parents, rows, channels = x.shape[:3]
     size = x[0, 0, 0].numel()
@@ -156,14 +161,15 @@ def prefix_linear(
     tile = min(32, max(16, triton.next_power_of_2(parents)))
     columns = min(64, max(16, triton.next_power_of_2(outputs)))
     _prefix_linear[(len(words), triton.cdiv(parents, tile), triton.cdiv(outputs, columns))](
-        x.contiguous(), weight.contiguous(), bias.contiguous(), order, kept, gain, out, rows, parents, len(words), examples, choices,
-        rows != len(words), channels, size, max(16, triton.next_power_of_2(size)), outputs, tile, columns, num_warps=4, num_stages=1,
+        x.contiguous(), weight.contiguous(), bias.contiguous(), order, kept, gain, out,
+        rows, parents, len(words), examples, choices, rows != len(words),
+        channels, size, max(16, triton.next_power_of_2(size)), outputs, tile, columns, num_warps=4, num_stages=1,
     )  # fmt: skip
     return out
 
 
 def _nested(words: Tensor, levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Channels by falling word `[words, channels]`, and how many each level keeps `[words, choices + 1]` (the last: none)."""
+    """Channels by falling word `[words, channels]`, and how many a level keeps `[words, choices + 1]` (last: none)."""
     order = words.argsort(1, descending=True)
     kept = (words[:, None, :] >= levels[None, :, None]).sum(2, dtype=torch.int32)
     return order.to(torch.int32), F.pad(kept, (0, 1)).contiguous()
@@ -196,7 +202,8 @@ def _prefix_conv(
     for back in range(choices):
         choice = choices - 1 - back
         # Both ends are read: a bound carried from one turn to the next is taken for a constant by the compiler (3.6).
-        for place in range(tl.load(kept + word * (choices + 1) + choice + 1), tl.load(kept + word * (choices + 1) + choice)):
+        ends = kept + word * (choices + 1) + choice
+        for place in range(tl.load(ends + 1), tl.load(ends)):
             channel = tl.load(order + word * channels + place)
             value = tl.load(x + start_of[:, None] + channel * pixels + y * width + z_, mask=there, other=0.0)
             w = tl.load(
@@ -216,7 +223,10 @@ def _prefix_conv(
 def prefix_conv(
     x: Tensor, words: Tensor, levels: Tensor, gain: Tensor, weight: Tensor, bias: Tensor, examples: int, pool: int
 ) -> Tensor:
-    """max_pool(relu(conv3×3(noise × x))) for every rate at once, `[parents × choices × words, outputs, height/pool, width/pool]`."""
+    """max_pool(relu(conv3×3(noise × x))) for every rate at once, the arguments as in `prefix_linear`.
+
+    Returns `[parents × choices × words, outputs, height / pool, width / pool]`.
+    """
     parents, rows, channels, height, width = x.shape
     order, kept = _nested(words, levels)
     outputs, choices = weight.shape[0], len(gain)
@@ -226,7 +236,8 @@ def prefix_conv(
     tile = 128 if parents * height * width >= 128 else 64
     columns = min(64, max(16, triton.next_power_of_2(outputs)))
     _prefix_conv[(len(words), triton.cdiv(parents * height * width, tile), triton.cdiv(outputs, columns))](
-        x.contiguous(), weight.contiguous(), bias.contiguous(), order, kept, gain, out, rows, parents, len(words), examples, choices,
-        rows != len(words), channels, height, width, outputs, pool, tile, columns, num_warps=4, num_stages=1,
+        x.contiguous(), weight.contiguous(), bias.contiguous(), order, kept, gain, out,
+        rows, parents, len(words), examples, choices, rows != len(words),
+        channels, height, width, outputs, pool, tile, columns, num_warps=4, num_stages=1,
     )  # fmt: skip
     return out

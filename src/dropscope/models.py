@@ -1,4 +1,4 @@
-"""The user's model, handled with care: unwrapped, copied without its weights, put into eval and always given back as it was.
+"""The user's model, handled with care: unwrapped, copied without its weights, put into eval, given back as it was.
 
 Owns what touches flags, hooks and global random state. It knows nothing of sites or noise.
 """
@@ -38,14 +38,15 @@ def unwrap(model: object) -> nn.Module:
             type(model).__name__,
             "pass the module itself, not its output or path",
         )
+    inner: nn.Module = model
     while True:
-        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            model = model.module
-        elif hasattr(model, "_orig_mod") and isinstance(model._orig_mod, nn.Module):
-            model = model._orig_mod
+        if isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = inner.module
+        elif hasattr(inner, "_orig_mod") and isinstance(inner._orig_mod, nn.Module):
+            inner = inner._orig_mod
         else:
             break
-    for name, module in model.named_modules():
+    for name, module in inner.named_modules():
         if isinstance(module, torch.jit.ScriptModule):
             raise BadInput(
                 "every part of a model must be plain Python",
@@ -58,7 +59,7 @@ def unwrap(model: object) -> nn.Module:
                 "a traced or exported graph has its training flag baked in, so noise cannot be put into it",
                 f"module {name or 'model'!r}", type(module).__name__, "pass the nn.Module it was traced from",
             )  # fmt: skip
-    return model
+    return inner
 
 
 @contextmanager
@@ -90,10 +91,10 @@ def random_state_kept() -> Iterator[None]:
 
 
 def shadow(model: nn.Module) -> nn.Module:
-    """A second module tree over the same weights: flags, buffers and hooks are its own, so whatever is tried on it stays there."""
+    """A second module tree over the same weights: flags, buffers and hooks are its own, so a trial stays there."""
     shared: dict[int, torch.Tensor] = {id(parameter): parameter for parameter in model.parameters()}
     for module in model.modules():
-        # What weight_norm and its like compute before each forward has a graph, which deepcopy refuses; it is computed anew.
+        # What weight_norm and its like compute before each forward has a graph, which deepcopy refuses; it comes anew.
         shared |= {
             id(value): value.detach()
             for value in vars(module).values()
@@ -113,7 +114,7 @@ def shadow(model: nn.Module) -> nn.Module:
 def runs_fused(layer: nn.Module) -> bool:
     """Whether torch would run this encoder layer as one kernel, which knows no dropout, if nobody were looking.
 
-    The conditions are those of nn.TransformerEncoderLayer.forward; our own hooks, which keep it from doing so, do not count.
+    The conditions are those of nn.TransformerEncoderLayer.forward; our own hooks, which keep it from it, do not count.
     """
     if (
         not isinstance(layer, nn.TransformerEncoderLayer)

@@ -72,7 +72,7 @@ def probabilities(output: Any, outputs: Outputs = "logits", *, check: bool = Tru
 
 
 def _softmax(logits: Tensor) -> Tensor:
-    """softmax over axis 1. On a CPU, torch's own takes three times as long over a handful of classes as these four steps."""
+    """softmax over axis 1. On a CPU, torch's own takes three times as long over few classes as these four steps."""
     if logits.device.type != "cpu" or logits.dim() > 2:
         return logits.softmax(1)
     raised = (logits - logits.amax(1, keepdim=True)).exp_()

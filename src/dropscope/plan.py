@@ -1,7 +1,7 @@
-"""Placements × passes as a tree of shared work: which noise enters where, who shares what, what it costs. Holds no tensors.
+"""Placements × passes as a tree of shared work: which noise enters where, who shares what, what it costs. No tensors.
 
-Two placements with the same noise up to a site have the same values there, so each step of the plan multiplies variants and
-never repeats a prefix. Owns the order of steps, the tree, twins by mathematics and the cost; `execute.py` runs it.
+Two placements with the same noise up to a site have the same values there, so each step of the plan multiplies variants
+and never repeats a prefix. Owns the order of steps, the tree, twins by mathematics and the cost; `execute.py` runs it.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def grow(captured: Captured, vectors: Sequence[Mapping[Point, Live]]) -> Plan:
             choices[row, column] = steps[column].rates.index(live.rate)
     distinct, twin = np.unique(choices, axis=0, return_inverse=True)
     twin = twin.reshape(-1).astype(np.int64)
-    plain = ~distinct.any(axis=1)
+    plain = np.all(distinct == 0, axis=1)
     number = np.cumsum(~plain) - 1
     return Plan(
         captured,
@@ -122,16 +122,19 @@ def _steps(captured: Captured, vectors: Sequence[Mapping[Point, Live]]) -> list[
         for point, live in vector.items():
             rates.setdefault(point, set()).add(live.rate)
             lives[point] = live
-    merged: dict[tuple[str, int, fx.Node], list[Point]] = {}
+    merged: dict[tuple[str, int, fx.Node, str, str], list[Point]] = {}
     for point, live in lives.items():
-        merged.setdefault((point.name, point.call, _entry(captured, point, live)), []).append(point)
+        where = point.name, point.call, _entry(captured, point, live), live.noise, live.mask
+        merged.setdefault(where, []).append(point)
     steps = []
-    for (name, call, node), points in merged.items():
+    for (name, call, node, _, _), points in merged.items():
         live = lives[points[0]]
         if live.layout.batch_dim is None or captured.batch(node) is None:
             raise CaptureFailed(f"{name} has one value for all examples, which cannot be folded with the passes")
         if live.noise == "alpha":
             raise CaptureFailed(f"{name} has alpha dropout, which is no factor on its value")
+        if live.noise == "multinomial":
+            raise CaptureFailed(f"{name} has multinomial noise, whose words differ from rate to rate")
         values = sorted({rate for point in points for rate in rates[point]})
         steps.append(Step(name, call, node, live.noise, live.mask, live.layout, (0.0, *values), tuple(sorted(points))))
     return sorted(steps, key=lambda step: captured.position[step.node])
@@ -143,14 +146,15 @@ def _entry(captured: Captured, point: Point, live: Live) -> fx.Node:
     Before and after a ReLU are one place; a feature map's factor passes a pooling, which then runs once for all passes.
     """
     node = captured.marks[point]
-    non_negative = live.noise in ("bernoulli", "multinomial")
+    non_negative = live.noise == "bernoulli"
+    maps = live.mask == "channel" and live.layout.channel_dim == 1  # pooling leaves dimension 1 alone, and no other
     while len(node.users) == 1:
         (user,) = node.users
         passes = (
             (user.target is torch.ops.dropscope.site.default)
             or (user.target in _HOMOGENEOUS and non_negative)
-            or (user.target in _MAX_POOLS and non_negative and live.mask == "channel")
-            or (user.target in _AVERAGE_POOLS and live.mask == "channel")
+            or (user.target in _MAX_POOLS and non_negative and maps)
+            or (user.target in _AVERAGE_POOLS and maps)
         )
         if (
             passes
@@ -158,7 +162,7 @@ def _entry(captured: Captured, point: Point, live: Live) -> fx.Node:
             and not (user.target is torch.ops.dropscope.site.default and _other_site(captured, user, point))
         ):
             node = user
-        elif user.target in _MAX_POOLS_WITH_INDICES and non_negative and live.mask == "channel" and _only_values(user):
+        elif user.target in _MAX_POOLS_WITH_INDICES and non_negative and maps and _only_values(user):
             (node,) = user.users
         else:
             break
@@ -170,7 +174,7 @@ def _other_site(captured: Captured, node: fx.Node, point: Point) -> bool:
 
 
 def _only_values(pool: fx.Node) -> bool:
-    return len(pool.users) == 1 and next(iter(pool.users)).args[1] == 0
+    return len(pool.users) == 1 and bool(next(iter(pool.users)).args[1] == 0)
 
 
 def _subtrees(choices: NDArray[np.int64]) -> list[Subtree]:

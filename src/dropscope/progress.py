@@ -7,9 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
 _QUIET_SECONDS = 2.0  # work shorter than this shows nothing
 _LINE_SECONDS = 15.0
 
@@ -30,7 +27,7 @@ def humane(number: float) -> str:
 def progress(
     what: str, total: int, unit: str = "predictions", show: bool | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Yields `tick(count)`. `show` None: a bar where standard error is a terminal, lines where it is not; False: nothing."""
+    """Yields `tick(count)`. `show` None: a bar where standard error is a terminal, lines elsewhere; False: nothing."""
     if show is False or total <= 0:
         yield lambda count: None
     elif sys.stderr.isatty():
@@ -40,6 +37,10 @@ def progress(
 
 
 def _bar(what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    # Imported where a bar is drawn: rich.progress draws from Python's global random state when it is imported.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

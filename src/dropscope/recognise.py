@@ -1,4 +1,4 @@
-"""What a module or a function is: layer, activation, norm, dropout, join. One table, read by everything that walks a model.
+"""What a module or a function is: layer, activation, norm, dropout, join. One table, read by all that walks a model.
 
 Owns names and classes only; it follows no data and changes nothing. What a value means in a forward is `walk.py`'s.
 """
@@ -6,6 +6,7 @@ Owns names and classes only; it follows no data and changes nothing. What a valu
 from __future__ import annotations
 
 import re
+
 from torch import nn
 
 LAYERS = ("conv", "linear", "recurrent", "embedding")
@@ -30,7 +31,7 @@ LINEARS = frozenset(
 TRANSPARENT = frozenset(
     {"contiguous", "to", "type", "type_as", "clone", "float", "half", "bfloat16", "detach", "nan_to_num"}
 )
-# The values rearranged or rescaled: still attention weights, still an activated hidden layer, no longer a layer's own output.
+# Values rearranged or rescaled: still attention weights, still an activated hidden layer, no longer a layer's output.
 ELEMENTWISE = frozenset({"mul", "mul_", "__mul__", "__rmul__", "__imul__", "masked_fill", "masked_fill_", "expand"})
 RESHAPED = ELEMENTWISE | frozenset(
     {"view", "reshape", "transpose", "permute", "flatten", "unflatten", "squeeze", "unsqueeze", "swapaxes", "movedim"}
@@ -87,7 +88,7 @@ def keeps_running_statistics(module: nn.Module) -> bool:
 
 
 def is_dropout(module: nn.Module) -> bool:
-    """torch's six, which share no base class but `_DropoutNd`, and by name those of other libraries; no block of layers."""
+    """torch's six, which share no base class but `_DropoutNd`, and by name other libraries'; no block of layers."""
     named = bool(_DROPOUT_CLASS.search(type(module).__name__)) and not any(module.children())
     return named or isinstance(module, nn.modules.dropout._DropoutNd)
 

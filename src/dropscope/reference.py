@@ -1,4 +1,4 @@
-"""The plain loop: one placement, one batch, one pass after the other. Obviously right, and what everything faster must equal."""
+"""The plain loop: one placement, one batch, one pass after the other. Obviously right; faster ways must equal it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dropscope.walk import Point
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some examples under some placements. `parts` pairs placement numbers `[v]` with statistics of leading shape `[v, n]`."""
+    """Some examples under some placements. `parts` pairs placement numbers `[v]` with statistics `[v, n, …]`."""
 
     batch: Batch
     plain: Tensor  # [n, classes, …]

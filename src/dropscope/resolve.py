@@ -1,7 +1,7 @@
 """A placement meets a model: texts and groups become the live values of that model, each with its rate, noise and mask.
 
-Owns what `attention`, `last`, `own` … mean, and refuses what names nothing. An explicit call wins over a site, a site over a
-group, a group over `own`. It runs nothing.
+Owns what `attention`, `last`, `own` … mean, and refuses what names nothing. An explicit call wins over a site, a site
+over a group, a group over `own`. It runs nothing.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _points(term: Term, site_map: SiteMap) -> list[Point]:
 
 def _at_position(term: Term, sites: list[Site]) -> list[Point]:
     if term.position == "auto":
-        # Later calls may lack the position auto means for the first (a block's second residual sum): those are other values.
+        # Later calls may lack the position auto means for the first (a block's second residual sum): those differ.
         main = sites[0].positions[0] if term.call is not None else min(sites, key=lambda s: s.call).positions[0]
         return [Point(site.module, site.call, main) for site in sites if main in site.positions]
     found = [Point(site.module, site.call, term.position) for site in sites if term.position in site.positions]
@@ -126,9 +126,10 @@ def _own(own: Own, site_map: SiteMap) -> dict[Point, Live]:
     chosen = {p: found for p, found in site_map.own.items() if own.group is None or roles.get(p) == own.group}
     positive = {p: found for p, found in chosen.items() if found.rate > 0}
     if not positive:
+        remedy = "name a site or a group with a rate, as in attention=0.1"
         raise BadInput(
             "the placement 'own' needs a model whose own dropout is above 0 and called",
-            "own dropout found", _own_evidence(own, site_map, chosen), "name a site or a group with a rate, as in attention=0.1",
+            "own dropout found", _own_evidence(own, site_map, chosen), remedy,
         )  # fmt: skip
     live = {}
     for point, found in positive.items():

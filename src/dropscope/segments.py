@@ -1,7 +1,7 @@
 """Pieces of a captured graph as functions on rows: the plain trunk, and what runs between one noise and the next.
 
-Rows are (variant, pass, example) with the example fastest. Owns how a value that has fewer rows joins one that has more: a plain
-value is spread over variants and passes, an earlier variant's value is selected for its children, and only where they meet.
+Rows are (variant, pass, example) with the example fastest. Owns how a value of fewer rows joins one of more: a plain
+value is spread over variants and passes, an earlier variant's is selected for its children, and only where they meet.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def disturb_rows(
     gain: Tensor,
     parent: Any,
 ) -> Tensor:
-    """Noise on the rows of every variant at once: `level` and `gain` hold a number per variant, `uniform` a word per unit.
+    """Noise on the rows of all variants at once: `level` and `gain` per variant, `uniform` a word per unit.
 
-    The words are those of (pass, example), the same for every variant: rates are coupled, and the hash is computed once.
-    `parent` says which rows of `value` a variant takes: None where the value is plain and every variant and pass takes it,
-    a number where each earlier variant has that many children, a tensor of variant numbers otherwise.
+    The words are those of (pass, example), the same for all variants: rates are coupled, and the hash is computed once.
+    `parent` says which rows of `value` a variant takes: None where the value is plain and every variant and pass takes
+    it, a number where each earlier variant has that many children, a tensor of variant numbers otherwise.
     """
     rows = value.movedim(dim, 0)
     variants, words, tail = level.shape[0], uniform.shape[0] * folded, rows.shape[1:]
@@ -120,7 +120,7 @@ def _rebuilt_inputs(captured: Captured, node: fx.Node) -> list[fx.Node]:
 
 
 def segment(plan: Plan, first: int, index: int) -> Segment:
-    """What runs after the noise of step `index` and up to the next, for placements whose first noise is at step `first`."""
+    """What runs after the noise of step `index` up to the next, for placements whose first noise is step `first`."""
     captured, step = plan.captured, plan.steps[index]
     nodes = plan.segment(first, index)
     inside = plan.stochastic(first)
@@ -226,10 +226,10 @@ class _Builder:
         if node in self.env or isinstance(node.meta.get("val"), torch.SymInt | int | float | bool):
             return
         if node.target is torch.ops.dropscope.site.default:
-            self.env[node] = self.read(node.args[0])
+            self.env[node] = self.read(node.all_input_nodes[0])
             return
         args, kwargs = fx.map_arg((node.args, node.kwargs), self.read)
-        self.env[node] = self.graph.call_function(node.target, args, kwargs)
+        self.env[node] = self.graph.create_node("call_function", node.target, args, kwargs)
 
     def read(self, node: fx.Node) -> Any:
         """The value of a captured node in this graph, at this graph's number of rows."""
@@ -268,7 +268,10 @@ class _Builder:
         rows: Any = self.rows
         if rows is None:
             rows = self.graph.call_function(first_size, (self.env[self.captured.feeds[0]],))
-        factor, rest = sympy.Poly(expr, self.captured.symbol).all_coeffs() if expr.is_polynomial() else (None, None)
+        line: list[Any] = [None, None]
+        if expr.is_polynomial():
+            line = sympy.Poly(expr, self.captured.symbol).all_coeffs()
+        factor, rest = line
         if not getattr(factor, "is_Integer", False) or not getattr(rest, "is_Integer", False):
             raise CaptureFailed(f"a size of {expr} does not follow the number of examples in a straight line")
         scaled = rows if factor == 1 else self.graph.call_function(operator.mul, (rows, int(factor)))

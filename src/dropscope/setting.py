@@ -1,6 +1,6 @@
-"""What every run starts from: the model ready on its device, the data read, the sites known, and every argument checked.
+"""What every run starts from: the model ready on its device, the data read, the sites known, every argument checked.
 
-Owns the checks that come before any work, and the one way a model is called on a batch here. Nothing is run twice for them.
+Owns the checks that come before any work, and the one way a model is called on a batch. Nothing is run twice for them.
 """
 
 from __future__ import annotations
@@ -108,7 +108,10 @@ def prepare(
 
 
 def _device(device: str | torch.device) -> torch.device:
-    found = torch.device(device)
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise BadInput("a device is one torch knows", "device", device, "write device='cpu' or 'cuda'") from error
     if found.type == "cuda":
         if not torch.cuda.is_available():
             raise BadInput("a device is one this machine has", "device", str(device), "write device='cpu'")

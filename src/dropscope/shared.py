@@ -1,40 +1,40 @@
-"""The shared engine behind one door: placements in, statistics out, the plan chosen, checked against the plain loop and stated.
+"""The shared engine behind one door: placements in, statistics out, checked against the plain loop before it runs.
 
-Owns block sizes, the units a long run is cut into, and the fall-back to the plain path with its reason. The tree is
+Owns styles, input signatures, the units a long run is cut into, and the reason where it cannot run. The tree is
 `plan.py`'s, its execution `execute.py`'s, the loop it must equal `reference.py`'s.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dropscope import fused, inputs
+from dropscope import inputs
+from dropscope.blocks import Blocks, block_sizes
 from dropscope.capture import Captured, CaptureFailed, capture
 from dropscope.data import Batch
-from dropscope.execute import Blocks, Engine, statistics_of
+from dropscope.errors import BadInput
+from dropscope.execute import Engine, statistics_of
 from dropscope.outputs import probabilities
-from dropscope.plan import Level, Plan, Subtree, bytes_of, cost, grow, peak_bytes
+from dropscope.plan import Plan, Subtree, cost, grow
 from dropscope.reference import Block, passes_of
 from dropscope.resolve import Live
 from dropscope.setting import Setting, precise
 from dropscope.statistics import PassStatistics
+from dropscope.subtrees import cut, pick, pieces
 from dropscope.walk import Point
 
-_CACHE_BYTES = (
-    8 << 20
-)  # working set of a segment on a CPU: beyond the caches, folding is slower than looping (PITFALLS R25)
+log = logging.getLogger("dropscope")
+
 _TOLERANCE = 1e-5
 _SIGNATURES = 8
-_CPU_EXAMPLES = 128
 _CUDA_EXAMPLES = 1024
-_CUDA_EXAMPLES_AT_LEAST = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +45,7 @@ class Forest:
     plan: Plan
     engine: Engine
     blocks: Blocks
+    named: Mapping[int, list[int]]  # leaf → the placements computed there, twins included; −1 for the plain ones
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,15 @@ class Unit:
 class Shared:
     """Placements planned as a tree. Raises `CaptureFailed` where the model or a placement cannot be run so."""
 
-    def __init__(self, setting: Setting, lives: Sequence[dict[Point, Live]], passes: int, memory: int) -> None:
+    def __init__(
+        self, setting: Setting, lives: Sequence[dict[Point, Live]], passes: int, memory: int, fixed: bool = False
+    ) -> None:
         if setting.device.type == "cuda":
             setting = setting.with_data(setting.data.rebatched(_CUDA_EXAMPLES))  # few, large kernels
         self.setting, self.lives, self.passes = setting, lives, passes
-        self._memory = memory
+        self._memory, self._fixed = memory, fixed
         self._styles = _styles(lives)
+        self._forest_of = {int(n): i for i, numbers in enumerate(self._styles) for n in numbers}
         self._forests: dict[Any, list[Forest]] = {}
         self._tails: dict[tuple[int, int], float] = {}
         signatures = {_signature(batch): batch for batch in setting.data.batches}
@@ -97,7 +101,11 @@ class Shared:
             softmax=setting.outputs == "logits",
         )
         sizes = max(batch.n for batch in setting.data.batches)
-        return Forest(numbers, plan, engine, block_sizes(plan, sizes, self.passes, self._memory, setting.device))
+        named: dict[int, list[int]] = {}
+        for i, leaf in enumerate(plan.twin):
+            named.setdefault(int(leaf), []).append(int(numbers[i]))
+        blocks = block_sizes(plan, sizes, self.passes, self._memory, setting.device)
+        return Forest(numbers, plan, engine, blocks, named)
 
     def _verify(self, batch: Batch) -> None:
         """Two examples × two passes of a few placements, against the plain loop: a mismatch means the plain path."""
@@ -139,15 +147,12 @@ class Shared:
         """The whole run in parts of at most so many computed placements, each a contiguous piece of a subtree."""
         found = []
         for number, forest in enumerate(self.forests(self.setting.data.batches[0])):
-            named: dict[int, list[int]] = {}
-            for i, leaf in enumerate(forest.plan.twin):
-                named.setdefault(int(leaf), []).append(int(forest.numbers[i]))
-            if -1 in named:
-                found.append(Unit(number, (), tuple(named[-1])))
+            if -1 in forest.named:
+                found.append(Unit(number, (), tuple(forest.named[-1])))
             for subtree in forest.plan.subtrees:
                 for low, high in pieces(subtree, at_most):
                     part = cut(subtree, low, high)
-                    found.append(Unit(number, (part,), tuple(n for leaf in part.leaf for n in named[int(leaf)])))
+                    found.append(Unit(number, (part,), tuple(n for leaf in part.leaf for n in forest.named[int(leaf)])))
         return found
 
     def only(self, numbers: Sequence[int]) -> list[Unit]:
@@ -166,24 +171,18 @@ class Shared:
 
     def computed_as(self, number: int) -> int:
         """The placement under whose number this one is computed: itself, or its twin by mathematics."""
-        for forest in self.forests(self.setting.data.batches[0]):
-            where = np.flatnonzero(forest.numbers == number)
-            if len(where):
-                return int(forest.numbers[np.flatnonzero(forest.plan.twin == forest.plan.twin[where[0]])[0]])
-        raise KeyError(number)
+        forest = self.forests(self.setting.data.batches[0])[self._forest_of[number]]
+        (where,) = np.flatnonzero(forest.numbers == number)
+        return int(forest.numbers[np.flatnonzero(forest.plan.twin == forest.plan.twin[where])[0]])
 
     def cost(self, number: int) -> float:
-        """Multiply-adds of all passes of one placement on one example, relative to a plain pass: the prefix counts once."""
+        """Multiply-adds of all passes relative to a plain pass; what comes before the noise counts once."""
         live = self.lives[number]
         if not live:
             return 1.0
-        for forest in self.forests(self.setting.data.batches[0]):
-            if number in forest.numbers:
-                first = next(
-                    i for i, step in enumerate(forest.plan.steps) if any(point in live for point in step.points)
-                )
-                return 1.0 + self.passes * self._tail_cost(forest, first)
-        raise KeyError(number)
+        forest = self.forests(self.setting.data.batches[0])[self._forest_of[number]]
+        first = next(i for i, step in enumerate(forest.plan.steps) if any(point in live for point in step.points))
+        return 1.0 + self.passes * self._tail_cost(forest, first)
 
     def _tail_cost(self, forest: Forest, first: int) -> float:
         key = id(forest), first
@@ -198,12 +197,38 @@ class Shared:
     ) -> Iterator[Block]:
         """Statistics of a unit's placements, block of examples by block; placement numbers are the run's."""
         for batch in self.setting.data.batches:
-            forest = self.forests(batch)[unit.forest]
-            named: dict[int, list[int]] = {}
-            for i, leaf in enumerate(forest.plan.twin):
-                named.setdefault(int(leaf), []).append(int(forest.numbers[i]))
-            for begin in range(0, batch.n, forest.blocks.examples):
-                yield self._block(unit, forest, named, _some(batch, begin, begin + forest.blocks.examples), needs, tick)
+            forest, begin = self.forests(batch)[unit.forest], 0
+            while begin < batch.n:
+                some = _some(batch, begin, begin + forest.blocks.examples)
+                try:
+                    block = self._block(unit, forest, some, needs, tick)
+                except torch.OutOfMemoryError as error:
+                    forest = self._halved(batch, unit.forest, error)
+                    continue
+                yield block
+                begin += some.n
+
+    def _halved(self, batch: Batch, number: int, error: Exception) -> Forest:
+        """The same forest in blocks of half the size; a run whose sizes are fixed says what to do instead."""
+        forests = self.forests(batch)
+        smaller = forests[number].blocks.halved()
+        if self._fixed or smaller is None:
+            remedy = "start it anew in another folder with memory= set to less than is free"
+            raise BadInput("a run fits into memory", "memory", str(error).splitlines()[0], remedy) from error
+        torch.cuda.empty_cache()
+        log.warning("out of memory: going on with blocks of %s examples × %s passes", smaller.examples, smaller.passes)
+        forests[number] = replace(forests[number], blocks=smaller)
+        return forests[number]
+
+    def one_block(self, unit: Unit, passes: int) -> int:
+        """Runs a few passes of one block of a unit, for timing; how many (pass, example) pairs that was."""
+        batch = self.setting.data.batches[0]
+        forest = self.forests(batch)[unit.forest]
+        some = _some(batch, 0, forest.blocks.examples)
+        args, kwargs = self.setting.on_device(some)
+        keys = some.keys.to(self.setting.device)
+        statistics_of(forest.engine, unit.subtrees, args, kwargs, keys, passes, {"sum_p"}, forest.blocks)
+        return passes * some.n
 
     def samples(self, batch: Batch, tick: Callable[[int], None] = lambda predictions: None) -> Tensor:
         """Every pass of the one placement there is, `[passes, n, classes, …]`."""
@@ -225,7 +250,6 @@ class Shared:
         self,
         unit: Unit,
         forest: Forest,
-        named: dict[int, list[int]],
         batch: Batch,
         needs: Collection[str],
         tick: Callable[[int], None],
@@ -238,11 +262,11 @@ class Shared:
             )
             if not unit.subtrees:  # the plain placement: every pass is the plain pass
                 kept = PassStatistics(needs, plain.movedim(1, -1))
-                kept.update(plain.movedim(1, -1).unsqueeze(0))
+                for _ in range(min(self.passes, 2)):  # a second one tells measures of spread that there is none
+                    kept.update(plain.movedim(1, -1).unsqueeze(0))
                 parts = [(np.array([-1]), kept)]
-        return Block(
-            batch, plain, [(np.array([named[int(leaf)][0] for leaf in leaves]), kept) for leaves, kept in parts]
-        )
+        shown = [(np.array([forest.named[int(leaf)][0] for leaf in leaves]), kept) for leaves, kept in parts]
+        return Block(batch, plain, shown)
 
 
 def _styles(lives: Sequence[dict[Point, Live]]) -> list[np.ndarray]:
@@ -275,102 +299,3 @@ def _some(batch: Batch, begin: int, end: int) -> Batch:
 
 def _first_examples(batch: Batch, count: int) -> Batch:
     return _some(batch, 0, count)
-
-
-def cut(subtree: Subtree, low: int, high: int) -> Subtree:
-    """The part of a subtree that leads to the leaves [low, high)."""
-    levels = []
-    leaf = subtree.leaf[low:high]
-    for level in reversed(subtree.levels):
-        parent, choice = level.parent[low:high], level.choice[low:high]
-        low, high = int(parent[0]), int(parent[-1]) + 1
-        levels.append(Level(parent - low, choice))
-    return Subtree(subtree.first, tuple(reversed(levels)), leaf)
-
-
-def pick(subtree: Subtree, leaves: np.ndarray) -> Subtree:
-    """The part of a subtree that leads to these leaves (sorted), and to no other."""
-    levels, kept = [], leaves
-    for level in reversed(subtree.levels):
-        parents, local = np.unique(level.parent[kept], return_inverse=True)
-        levels.append(Level(local.reshape(-1), level.choice[kept]))
-        kept = parents
-    return Subtree(subtree.first, tuple(reversed(levels)), subtree.leaf[leaves])
-
-
-def pieces(subtree: Subtree, at_most: int) -> list[tuple[int, int]]:
-    """Leaf ranges of at most `at_most`, cut as high up the tree as that allows, so that little is computed twice."""
-    for cuts in _bounds(subtree):
-        if int(np.diff(cuts).max()) <= at_most:
-            break
-    else:
-        cuts = np.arange(len(subtree.leaf) + 1)
-    found, low = [], 0
-    for i in range(1, len(cuts)):
-        if int(cuts[i]) - low > at_most:
-            found.append((low, int(cuts[i - 1])))
-            low = int(cuts[i - 1])
-    found.append((low, int(cuts[-1])))
-    return found
-
-
-def _bounds(subtree: Subtree) -> list[np.ndarray]:
-    """For each level, where the leaves of its variants begin, and the end."""
-    leaves = len(subtree.leaf)
-    owner = np.arange(leaves)
-    found = [np.append(np.arange(leaves), leaves)]
-    for level in reversed(subtree.levels):
-        owner = level.parent[owner]
-        first = np.flatnonzero(np.diff(owner, prepend=-1))
-        found.append(np.append(first, leaves))
-    return found[::-1][1:]
-
-
-def block_sizes(plan: Plan, examples: int, passes: int, memory: int, device: torch.device) -> Blocks:
-    """How many examples, passes and rows at once: within `memory`, and on a CPU within its caches."""
-    captured = plan.captured
-    steps = range(len(plan.steps))
-    if not plan.steps:
-        return Blocks(min(examples, 256), 1, ())
-    heaviest = [
-        max(peak_bytes(captured, plan.segment(0, i), frozenset()), 2 * bytes_of(captured, plan.steps[i].node), 1)
-        for i in steps
-    ]
-    share = memory // (2 * len(plan.steps) + 2)
-    working = min(share, _CACHE_BYTES) if device.type == "cpu" else share
-    rows = tuple(max(1, working // size) for size in heaviest)
-    plain_bytes = max(sum(bytes_of(captured, node) for node in captured.nodes) // 4, 1)
-    if not fused.available(device):
-        at_once = max(
-            1, min(examples, _CPU_EXAMPLES if device.type == "cpu" else examples, share // plain_bytes, min(rows))
-        )
-        return Blocks(at_once, max(1, min(passes, min(rows) // at_once)), rows)
-    kept = tuple(_kept_bytes(plan, i, heaviest[i]) for i in steps)
-    family = [len(step.rates) * size for step, size in zip(plan.steps, kept, strict=True)]
-    pairs = max(1, share // max(family))  # (pass, example) pairs at once: a family of every site must fit
-    fitting = max(pairs // passes, min(_CUDA_EXAMPLES_AT_LEAST, pairs))
-    at_once = max(1, min(examples, share // plain_bytes, max(fitting // 64 * 64, min(fitting, 64))))
-    return Blocks(at_once, max(1, min(passes, pairs // at_once)), rows, tuple(max(1, share // size) for size in kept))
-
-
-def _kept_bytes(plan: Plan, index: int, heaviest: int) -> int:
-    """Bytes per row of what a segment keeps where a kernel runs it; all it needs where none does."""
-    if index + 1 == len(plan.steps):
-        return 64
-    part = fused.middle(plan, 0, index)
-    return heaviest if part is None else bytes_of(plan.captured, plan.steps[index + 1].node)
-
-
-def describe(plan: Plan, passes: int, examples: int) -> dict[str, Any]:
-    """What a plan shares: multiply-adds against one plain loop per placement."""
-    whole = cost(plan.captured, plan.captured.nodes)
-    shared = whole
-    for subtree in plan.subtrees:
-        for i, level in enumerate(subtree.levels):
-            shared += passes * len(level.parent) * cost(plan.captured, plan.segment(subtree.first, subtree.first + i))
-    naive = plan.distinct * passes * whole
-    return {
-        "multiply_adds": shared * examples,
-        "naive": naive * examples,
-        "fewer": naive / max(shared, 1) if math.isfinite(naive) else 0.0,
-    }

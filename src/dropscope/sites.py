@@ -1,7 +1,7 @@
 """Where noise can go in a model, found by running it on a few examples: `find_sites`, and the map it is read from.
 
-Owns sites, their positions and layouts, and the model's own dropout with its real rates. The runs happen on a shadow of the
-model (same weights, own flags and buffers), so nothing of the user's moves. Which site a text means is `resolve.py`'s.
+Owns sites, their positions and layouts, and the model's own dropout with its real rates. The runs happen on a shadow of
+the model (same weights, own flags and buffers), so nothing of the user's moves. What a text means is `resolve.py`'s.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class SiteMap:
 
 
 def find_sites(model: nn.Module, example: Any) -> list[Site]:
-    """Every site of `model` in call order, seen by running it on `example` (a batch: a tensor, a tuple or a dict of tensors).
+    """Every site of `model` in call order, seen by running it on `example` (a tensor, a tuple or a dict of tensors).
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> [(site.name, site.kind, site.positions[0]) for site in find_sites(net, torch.zeros(1, 4))]
@@ -86,7 +86,7 @@ def find_sites(model: nn.Module, example: Any) -> list[Site]:
 
 
 def examine(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SiteMap:
-    """Runs a shadow of the model: twice in eval at two batch sizes (which dimension counts examples?), once in train mode."""
+    """Runs a shadow of the model: in eval at two batch sizes (which dimension counts examples?), once in train mode."""
     twin = models.shadow(model)
     twin.eval()
     with torch.no_grad(), models.random_state_kept():
@@ -172,12 +172,12 @@ def _run(
 
 
 def _train_run(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Recorder:
-    """The model as its own training would call it, dropout recorded and not applied, BatchNorm and LayerDrop held still."""
+    """The model as its training would call it, dropout recorded, not applied, BatchNorm and LayerDrop held still."""
     twin.train()
     for module in twin.modules():
         if recognise.keeps_running_statistics(module) or recognise.is_foreign_dropout(module):
             module.training = False
-    config = getattr(twin, "config", None)
+    config: Any = getattr(twin, "config", None)
     holders = (*twin.modules(), config)
     switched = [
         (holder, name, getattr(holder, name)) for holder in holders for name in _LAYERDROP if _is_rate(holder, name)
@@ -251,11 +251,11 @@ def _other_randomness(twin: nn.Module) -> list[str]:
                 f"{label}: dropout of rate {module.dropout:g} between its layers runs inside the recurrent kernel"
             )
         found += [f"{label}: LayerDrop of rate {getattr(module, n):g}" for n in _LAYERDROP if _is_rate(module, n)]
-    config = getattr(twin, "config", None)
+    config: Any = getattr(twin, "config", None)
     if not any("LayerDrop" in text for text in found):
         found += [f"config: LayerDrop of rate {getattr(config, n):g}" for n in _LAYERDROP if _is_rate(config, n)]
     if getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0):
-        found.append(f"config: SpecAugment of rate {config.mask_time_prob:g}")  # type: ignore[union-attr]
+        found.append(f"config: SpecAugment of rate {config.mask_time_prob:g}")
     return found
 
 
@@ -280,7 +280,7 @@ def _verified(
     folded: list[Point],
     layouts: Mapping[Point, Layout | None],
 ) -> dict[Point, Layout | None]:
-    """Layouts of values that fold other indices into the example dimension, kept where an example's slices lie together.
+    """Layouts of values that fold other indices into the example dimension, kept where an example's lie together.
 
     Two different examples in both orders: if the halves swap, each example owns a block of indices.
     """

@@ -1,7 +1,7 @@
-"""A run as a folder: `run.json` says what it is, `rows/part-*.parquet` what came out. Every file is written whole and renamed.
+"""A run as a folder: `run.json` says what it is, `rows/part-*.parquet` what came out. Files come whole, by renaming.
 
-Owns the files, their names and what may be mixed: a part is there or it is not, and a folder belongs to one specification.
-What a row means is `sweep.py`'s. Nothing is ever unpickled.
+Owns the files, their names and what may be mixed: a part is there or it is not, and a folder belongs to one
+specification. What a row means is `sweep.py`'s. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Store:
         self.rows_folder = self.folder / "rows"
 
     def open(self, spec: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
-        """Starts the run or takes it up again. `spec` must agree; `fixed` (block sizes, versions) is as at the first start."""
+        """Starts the run or takes it up again. `spec` must agree; `fixed` (blocks, versions) is the first start's."""
         known = self.read_spec() if (self.folder / "run.json").exists() else None
         if known is None:
             if self.rows_folder.exists() and any(self.rows_folder.iterdir()):
@@ -69,6 +69,10 @@ class Store:
         for torn in self.folder.rglob(".part-*"):
             torn.unlink()  # left by a kill between writing and renaming: never part of the run
         return dict(known["fixed"])
+
+    def fixed(self, name: str, otherwise: Any) -> Any:
+        """What was settled at the first start of this run; `otherwise` where it has not started."""
+        return self.read_spec()["fixed"].get(name, otherwise) if (self.folder / "run.json").exists() else otherwise
 
     def read_spec(self) -> dict[str, Any]:
         path = self.folder / "run.json"

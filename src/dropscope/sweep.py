@@ -1,7 +1,7 @@
 """Many placements over one data set: planned, audited, run, scored, kept. A row per placement × measure.
 
-Owns what a row holds, the one-pass baselines beside it, the finalists and their intervals. How placements run is `shared.py`'s
-or `reference.py`'s, how rows are kept `store.py`'s.
+Owns what a row holds and the one-pass baselines beside it. How placements run is `shared.py`'s or `reference.py`'s, how
+rows are kept `store.py`'s, intervals are `finalists.py`'s.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from dropscope import intervals, measures, scores
+from dropscope import finalists, measures, scores
 from dropscope.audit import audit_live
 from dropscope.errors import BadInput, nearest
+from dropscope.explain import Explanation, explain, explain_loop
 from dropscope.measures import Measure
 from dropscope.memory import memory_bytes
 from dropscope.placement import Placement, as_placement
@@ -49,7 +49,7 @@ _BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a sweep found. `rows`: placement × measure; `baseline`: one plain pass; `examples`: values of the finalists."""
+    """What a sweep found: `rows` per placement × measure, `baseline` of one plain pass, `examples` of the finalists."""
 
     rows: pd.DataFrame
     baseline: pd.DataFrame
@@ -90,19 +90,63 @@ def sweep(
 ) -> Run:
     """Runs every placement on the same examples with coupled noise, scores each measure, and keeps what it found.
 
-    With `out`, the run is a folder that a killed run takes up again. `keep` says for how many of the best rows per-example
-    values and intervals are kept: "top:50", "all" or "none".
+    With `out`, the run is a folder that a killed run takes up again. `keep` says for how many of the best rows
+    per-example values and intervals are kept: "top:50", "all" or "none".
 
     >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
     >>> run = sweep(net, ["0=0.2", "0=0.5"], (torch.randn(40, 4), torch.randint(0, 3, (40,))), passes=5)
     >>> sorted(run.rows.placement.unique()), len(run.rows), len(run.baseline)
     (['0=0.2', '0=0.5'], 10, 3)
     """
+    count = _kept(keep)
+    store = None if out is None else Store(out)
+    options = {
+        "measures": measures,
+        "scores": scores,
+        "label": label,
+        "memory": memory,
+        "engine": engine,
+        "objective": objective,
+    }
+    job = _job(model, placements, data, passes, seed=seed, device=device, store=store, **options, **common)
+    return job.run(store, count, objective, progress)
+
+
+def planned(
+    model: nn.Module, placements: Sequence[Placement | str], data: Any, passes: int = 100, **options: Any
+) -> Explanation:
+    """What `sweep` with these arguments will do and how long it will take; everything is checked, hardly anything run."""
+    out = options.pop("out", None)
+    for name in ("keep", "progress"):
+        options.pop(name, None)
+    job = _job(model, placements, data, passes, store=None if out is None else Store(out), **options)
+    if job.shared is not None:
+        return explain(job.shared)
+    return explain_loop(job.setting, job.lives, passes)
+
+
+def _job(
+    model: nn.Module,
+    placements: Sequence[Placement | str],
+    data: Any,
+    passes: int,
+    *,
+    measures: Sequence[str | Callable[..., Tensor]] | None = None,
+    scores: Sequence[str] | None = None,
+    seed: int = 0,
+    label: str = "mean",
+    device: str | torch.device | None = None,
+    memory: int | str = "auto",
+    engine: str = "auto",
+    objective: str = "aurc",
+    store: Store | None = None,
+    **common: Any,
+) -> _Job:
+    """Everything checked and planned."""
     check_passes(passes)
     check_label(label)
-    count = _kept(keep)
-    chosen = _chosen_scores(scores)
     check_score(objective)
+    chosen = _chosen_scores(scores, objective)
     placed = [as_placement(placement) for placement in placements]
     if not placed:
         raise BadInput(
@@ -110,16 +154,15 @@ def sweep(
         )
     setting = prepare(model, data, seed=seed, device=device, **common)
     if setting.dense:
-        raise BadInput(
-            "a sweep ranks whole examples",
-            "the output",
-            "one prediction per voxel, pixel or label",
-            "use maps, or uncertainty",
-        )
+        got = "one prediction per voxel, pixel or label"
+        raise BadInput("a sweep ranks whole examples", "the output", got, "use maps, or uncertainty")
     if setting.data.labels is None:
         raise BadInput("scores compare with labels", "data", "no labels", "pass (inputs, labels), or use uncertainty")
-    job = _Job(setting, placed, passes, _rows_of(measures), chosen, label, memory_bytes(memory, setting.device), engine)
-    return job.run(out, count, objective, progress)
+    budget = memory_bytes(memory, setting.device)
+    if store is not None:
+        # A run taken up again keeps the memory it was planned with: block sizes follow from it, last bits from those.
+        budget = store.fixed("memory", budget)
+    return _Job(setting, placed, passes, _rows_of(measures), chosen, label, budget, engine, store is not None)
 
 
 class _Job:
@@ -135,12 +178,13 @@ class _Job:
         label: str,
         memory: int,
         engine: str,
+        fixed: bool,
     ) -> None:
         self.setting, self.placements, self.passes, self.rows = setting, placements, passes, rows
         self.chosen, self.label, self.memory = chosen, label, memory
         self.lives = setting.resolve(placements)
         self._audit()
-        self.shared = shared_or_none(setting, self.lives, passes, engine, memory)
+        self.shared = shared_or_none(setting, self.lives, passes, engine, memory, fixed)
         self.needs = {"sum_p"}.union(*(row.needs for row in rows))
         labels = setting.data.labels
         assert labels is not None
@@ -180,12 +224,12 @@ class _Job:
 
     # --- the whole ----------------------------------------------------------------------------------------------------
 
-    def run(self, out: str | Path | None, keep: int | None, objective: str, show: bool | None) -> Run:
+    def run(self, store: Store | None, keep: int | None, objective: str, show: bool | None) -> Run:
         spec = self.spec()
-        store = None if out is None else Store(out)
         units = self.units()
         if store is not None:
-            store.open(spec, {"versions": _versions(), "engine": self.engine, "device": str(self.setting.device)})
+            fixed = {"versions": _versions(), "engine": self.engine, "device": str(self.setting.device)}
+            store.open(spec, fixed | {"memory": self.memory})
         started = time.monotonic()
         found = []
         total = sum(len(unit.numbers) for unit in units if store is None or not store.has(self.name(unit)))
@@ -202,21 +246,18 @@ class _Job:
         rows = _ordered(found) if store is None else store.read_rows()
         ran = time.monotonic()
         baseline = self.baseline()
-        finalists = self._finalists(rows, keep, objective)
-        examples = self.examples(finalists)
-        rows, baseline = self._with_intervals(rows, baseline, examples, show)
+        examples = self.examples(finalists.finalists(rows, keep, objective))
+        groups, seed = self.setting.data.groups, self.setting.seed
+        wide = finalists.interval_table(examples, self.chosen, groups, seed, self.setting.device, show)
+        rows = rows.merge(wide, on=["placement", "measure"], how="left", validate="m:1")
+        baseline = baseline.merge(wide, on=["placement", "measure"], how="left", validate="1:1")
         if store is not None:
             store.write_table("baseline", baseline)
             store.write_table("examples", examples)
-        accuracy = float(baseline.accuracy.iloc[0])
-        levels = scores.reference_levels(accuracy, self.setting.data.n)
-        seconds = self.seconds | {
-            "passes, scores and rows": ran - started,
-            "baselines, finalists and intervals": time.monotonic() - ran,
-        }
-        return Run(
-            rows, baseline, examples, spec, self.engine, None if store is None else store.folder, levels, seconds
-        )
+        levels = scores.reference_levels(float(baseline.accuracy.iloc[0]), self.setting.data.n)
+        seconds = self.seconds | {"passes, scores and rows": ran - started, "finalists": time.monotonic() - ran}
+        folder = None if store is None else store.folder
+        return Run(rows, baseline, examples, spec, self.engine, folder, levels, seconds)
 
     @property
     def engine(self) -> str:
@@ -230,6 +271,9 @@ class _Job:
             "passes": self.passes,
             "seed": setting.seed,
             "masks": setting.masks,
+            "outputs": setting.outputs if isinstance(setting.outputs, str) else "a function",
+            "engine": self.engine,  # both give the same rows to 1e-4, in other parts and with other last bits
+            "device": setting.device.type,
             "label": self.label,
             "measures": [row.name for row in self.rows],
             "scores": list(self.chosen),
@@ -274,11 +318,15 @@ class _Job:
         """The computed placements of a unit, each measure `[placements, n]`, and whether each prediction is right."""
         values: dict[tuple[int, ...], dict[str, list[Tensor]]] = {}
         right: dict[tuple[int, ...], list[Tensor]] = {}
+        done: list[tuple[list[int], dict[str, Tensor], Tensor]] = []
         start = 0
         for block in self.blocks(unit, tick):
             labels = self.labels[start : start + block.batch.n]
-            for numbers, kept in block.parts:
-                where = tuple(int(n) for n in numbers)
+            chunks = [tuple(int(n) for n in numbers) for numbers, _ in block.parts]
+            if values and chunks != list(values):  # batches of another shape come in other chunks of placements
+                done.append(self._joined(values, right))
+                values, right = {}, {}
+            for where, (numbers, kept) in zip(chunks, block.parts, strict=True):
                 chosen = (
                     kept.mean.argmax(-1) if self.label == "mean" else block.plain.argmax(1).expand(len(numbers), -1)
                 )
@@ -286,6 +334,21 @@ class _Job:
                 for row in self.rows:
                     values.setdefault(where, {}).setdefault(row.name, []).append(row(kept).float())
             start += block.batch.n
+        done.append(self._joined(values, right))
+        order = done[0][0]
+        if len(done) == 1:
+            return done[0]
+        places = [torch.tensor([found.index(n) for n in order], device=self.labels.device) for found, _, _ in done]
+        joined = {
+            row.name: torch.cat([part[row.name][place] for (_, part, _), place in zip(done, places, strict=True)], 1)
+            for row in self.rows
+        }
+        return order, joined, torch.cat([part[place] for (_, _, part), place in zip(done, places, strict=True)], 1)
+
+    def _joined(
+        self, values: dict[tuple[int, ...], dict[str, list[Tensor]]], right: dict[tuple[int, ...], list[Tensor]]
+    ) -> tuple[list[int], dict[str, Tensor], Tensor]:
+        """Chunks of placements below each other, blocks of examples beside each other."""
         order = list(values)
         joined = {row.name: torch.cat([torch.cat(values[where][row.name], 1) for where in order]) for row in self.rows}
         return [n for where in order for n in where], joined, torch.cat([torch.cat(right[where], 1) for where in order])
@@ -299,6 +362,7 @@ class _Job:
         self.seconds["passes"] += passed - started
         self.seconds["scores"] += time.monotonic() - passed
         computed = set(numbers)
+        texts, costs = [str(self.placements[n]) for n in numbers], [self.cost(n) for n in numbers]
         frames = []
         for order, row in enumerate(self.rows):
             frames.append(
@@ -306,11 +370,11 @@ class _Job:
                     {
                         "number": numbers,
                         "order": order,
-                        "placement": [str(self.placements[n]) for n in numbers],
+                        "placement": texts,
                         "measure": row.name,
                         "accuracy": accuracy,
                         **{name: table[order] for name, table in scored.items()},
-                        "cost": [self.cost(n) for n in numbers],
+                        "cost": costs,
                         "twin_of": None,
                     }
                 )
@@ -362,49 +426,22 @@ class _Job:
 
     # --- finalists ----------------------------------------------------------------------------------------------------
 
-    def _finalists(self, rows: pd.DataFrame, keep: int | None, objective: str) -> pd.DataFrame:
-        own = rows[rows.twin_of.isna()]
-        if keep is None:
-            return own
-        rising = scores.TABLE[objective].direction == "lower"
-        return own.sort_values(objective, ascending=rising, kind="stable").head(keep)
-
-    def examples(self, finalists: pd.DataFrame) -> pd.DataFrame:
-        """Per-example values of the finalists and of the plain pass; run again, the same to the last mask."""
-        ids = np.asarray(self.setting.data.ids, dtype=object)
+    def examples(self, chosen: pd.DataFrame) -> pd.DataFrame:
+        """Per-example values of the plain pass and of the chosen rows; run again, the same to the last mask."""
+        ids = np.asarray([str(value) for value in self.setting.data.ids], dtype=object)
         plain = self.plain()
-        right = (plain.argmax(1) == self.labels).cpu().numpy()
-        frames = [
-            pd.DataFrame(
-                {
-                    "id": ids.astype(str),
-                    "placement": "none",
-                    "measure": name,
-                    "uncertainty": f(plain).cpu().numpy(),
-                    "correct": right,
-                }
-            )
-            for name, f in _BASELINES.items()
-        ]
-        wanted = set(zip(finalists.placement, finalists.measure, strict=True))
-        numbers = [n for n, p in enumerate(self.placements) if str(p) in set(finalists.placement)]
-        for unit in self._units_of(numbers):
-            found, values, correct = self.measured(unit, lambda predictions: None)
-            for i, number in enumerate(found):
-                text = str(self.placements[number])
-                for row in self.rows:
-                    if (text, row.name) in wanted:
-                        frames.append(
-                            pd.DataFrame(
-                                {
-                                    "id": ids.astype(str),
-                                    "placement": text,
-                                    "measure": row.name,
-                                    "uncertainty": values[row.name][i].cpu().numpy(),
-                                    "correct": correct[i].cpu().numpy(),
-                                }
-                            )
-                        )
+        right = plain.argmax(1) == self.labels
+        frames = [finalists.values_table(ids, "none", name, f(plain), right) for name, f in _BASELINES.items()]
+        wanted = set(zip(chosen.placement, chosen.measure, strict=True))
+        texts = set(chosen.placement)
+        for unit in self._units_of([n for n, placement in enumerate(self.placements) if str(placement) in texts]):
+            numbers, values, correct = self.measured(unit, lambda predictions: None)
+            frames += [
+                finalists.values_table(ids, text, row.name, values[row.name][i], correct[i])
+                for i, text in enumerate(str(self.placements[n]) for n in numbers)
+                for row in self.rows
+                if (text, row.name) in wanted
+            ]
         return pd.concat(frames, ignore_index=True)
 
     def _units_of(self, numbers: list[int]) -> list[Unit]:
@@ -413,35 +450,6 @@ class _Job:
         if self.shared is None:
             return [Unit(0, (), tuple(numbers))]
         return self.shared.only(numbers)
-
-    def _with_intervals(
-        self, rows: pd.DataFrame, baseline: pd.DataFrame, examples: pd.DataFrame, show: bool | None
-    ) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """95 % intervals of the finalists and baselines, and their paired differences to the best baseline."""
-        n = self.setting.data.n
-        indices = intervals.resamples(n, self.setting.data.groups, intervals.REPLICATES, self.setting.seed)
-        kept = list(examples.groupby(["placement", "measure"], sort=False))
-        against = "plain_entropy"
-        found: dict[tuple[str, str], dict[str, float]] = {}
-        with showing("intervals", len(kept), "rows", show=show) as tick:
-            reference: dict[str, Tensor] = {}
-            for (placement, measure), group in kept:
-                u = torch.as_tensor(group.uncertainty.to_numpy(copy=True), device=self.setting.device)
-                right = torch.as_tensor(group.correct.to_numpy(copy=True), device=self.setting.device)
-                drawn = intervals.bootstrap(u, right, indices)
-                if measure == against:
-                    reference = drawn
-                entry = found.setdefault((str(placement), str(measure)), {})
-                for name in ("accuracy", *self.chosen):
-                    entry[f"{name}_low"], entry[f"{name}_high"] = intervals.interval(drawn[name])
-                if reference:
-                    for name in self.chosen:
-                        low, high = intervals.interval(drawn[name] - reference[name])
-                        entry[f"{name}_minus_baseline_low"], entry[f"{name}_minus_baseline_high"] = low, high
-                tick(1)
-        wide = pd.DataFrame([{"placement": p, "measure": m, **entry} for (p, m), entry in found.items()])
-        merged = rows.merge(wide, on=["placement", "measure"], how="left", validate="m:1")
-        return merged, baseline.merge(wide, on=["placement", "measure"], how="left", validate="1:1")
 
 
 def _style(live: Live) -> tuple[str, str]:
@@ -466,10 +474,11 @@ def _rows_of(chosen: Sequence[str | Callable[..., Tensor]] | None) -> list[Measu
     return rows
 
 
-def _chosen_scores(chosen: Sequence[str] | None) -> tuple[str, ...]:
+def _chosen_scores(chosen: Sequence[str] | None, objective: str) -> tuple[str, ...]:
+    """The scores of the rows; the objective, by which finalists are picked, is always one of them."""
     for name in chosen or ():
         check_score(name)
-    return RANKING if chosen is None else tuple(chosen)
+    return RANKING if chosen is None else tuple(dict.fromkeys((*chosen, objective)))
 
 
 def check_score(name: str) -> None:

@@ -1,7 +1,7 @@
 """What is known of the values of one forward: which layer made them, what they descend from, how they are laid out.
 
-Owns the tags and how they pass through a function; `walk.py` decides what is shown to whom. Tags hang on a value's identity by
-weak reference, so nothing is kept alive and nothing is left on anybody's tensors.
+Owns the tags and how they pass through a function; `walk.py` decides what is shown to whom. Tags hang on a value's
+identity by weak reference, so nothing is kept alive and nothing is left on anybody's tensors.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def passes_norm(tag: Tag) -> dict[str, Any]:
 def residual_branch(left: Tag, right: Tag) -> int | None:
     """Which operand of a sum is the branch of a residual connection (0 or 1); None where the sum is something else.
 
-    The other operand is a value the branch was computed from, or one projection (layer, perhaps normed) of such a value.
+    The other operand is a value the branch was computed from, or one projection (layer, perhaps normed) of it.
     """
     deeper, other = (0, right) if left.depth >= right.depth else (1, left)
     branch = (left, right)[deeper]

@@ -1,7 +1,7 @@
 """The probabilities of passes and the uncertainty of examples under one placement: `sample`, `uncertainty`, `maps`.
 
-Owns these three doors. Which engine runs is settled in `passes_under`: the shared one where the model can be captured, the plain
-loop otherwise, the same masks in both.
+Owns these three doors. Which engine runs is settled in `passes_under`: the shared one where the model can be captured,
+the plain loop otherwise, the same masks in both.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def sample(
     engine: str = "auto",
     **common: Any,
 ) -> Tensor:
-    """The class probabilities of every pass, `[passes, N, C, …]`. Memory grows with passes: for measures use `uncertainty`.
+    """Class probabilities of every pass, `[passes, N, C, …]`. Memory grows with passes: for measures use `uncertainty`.
 
     >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
     >>> sample(net, "last=0.5", torch.ones(2, 4), passes=5).shape
@@ -54,7 +54,7 @@ def sample(
     show = common.pop("progress", None)
     setting = prepare(model, inputs, seed=seed, **common)
     live = _audited(setting, placement)
-    shared = shared_or_none(setting, [live], passes, engine, None) if live else None
+    shared = shared_or_none(setting, [live], passes, engine, None)
     found = []
     with torch.no_grad(), precise(), showing("sampling", setting.data.n * passes, show=show) as tick:
         for batch in setting.data.batches:
@@ -168,9 +168,9 @@ def _measured_on_passes(
     setting: Setting, live: Any, passes: int, rows: list[Measure], needs: Collection[str], engine: str
 ) -> Iterator[tuple[Block, dict[str, Tensor]]]:
     """For a measure that wants the passes themselves: batch by batch, all passes of a batch in memory."""
-    from dropscope.statistics import from_passes  # noqa: PLC0415
+    from dropscope.statistics import PassStatistics, from_passes
 
-    shared = shared_or_none(setting, [live], passes, engine, None) if live else None
+    shared = shared_or_none(setting, [live], passes, engine, None)
     for batch in setting.data.batches:
         with torch.no_grad(), precise():
             plain = setting.plain(batch)
@@ -179,20 +179,21 @@ def _measured_on_passes(
             )
         statistics = from_passes(every, needs, plain)
         values = {row.name: row(every) if row.of == "passes" else row(statistics) for row in rows}
-        lifted = from_passes(every.unsqueeze(1), {"sum_p"}) if every.dim() < 4 else statistics
+        lifted = PassStatistics({"sum_p"})
+        lifted.update(every.movedim(2, -1).unsqueeze(1), passes_dim=0)  # one placement, as the engines give them
         yield Block(batch, plain, [(np.array([0]), lifted)]), values
 
 
 def shared_or_none(
-    setting: Setting, lives: Sequence[Any], passes: int, engine: str, memory: int | None
+    setting: Setting, lives: Sequence[Any], passes: int, engine: str, memory: int | None, fixed: bool = False
 ) -> Shared | None:
     """The shared engine, or None for the plain loop; the reason is logged."""
     if engine not in ENGINES:
         raise BadInput("an engine is auto, shared or reference", "engine", engine, "write engine='auto'")
-    if engine == "reference":
-        return None
+    if engine == "reference" or not any(lives):
+        return None  # without noise there is nothing to share
     try:
-        return Shared(setting, lives, passes, memory or free_bytes(setting.device))
+        return Shared(setting, lives, passes, memory or free_bytes(setting.device), fixed)
     except CaptureFailed as reason:
         if engine == "shared":
             raise BadInput(

@@ -1,7 +1,7 @@
-"""Follows one forward of any model and shows every value that has a name to a visitor, which may put another in its place.
+"""Follows one forward of any model and shows every value that has a name to a visitor, which may put another there.
 
-Module hooks only keep the path; one TorchFunctionMode, thread-local and alive inside the model's forward alone, sees the
-functions. Discovery, injection, audit and capture are visitors of this one walk, so their site names cannot differ.
+Module hooks only keep the path; one TorchFunctionMode, thread-local and alive inside the model's forward alone, sees
+the functions. Discovery, injection, audit and capture are visitors of this one walk, so their site names cannot differ.
 The model's own dropout is off in a walk unless the visitor lets it run; its value is a site like any other.
 """
 
@@ -295,9 +295,9 @@ class Walk(TorchFunctionMode):
     # --- residual sums ----------------------------------------------------------------------------------------------
 
     def _add(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
-        tags = [self._tags.get(value) for value in args[:2]]
+        tags = [tag for tag in map(self._tags.get, args[:2]) if tag is not None]
         branch = None
-        if len(tags) == 2 and tags[0] is not None and tags[1] is not None and args[0].shape == args[1].shape:
+        if len(tags) == 2 and args[0].shape == args[1].shape:
             branch = residual_branch(tags[0], tags[1])
         if branch is None:
             return self._called(func, name, args, kwargs)
@@ -307,9 +307,7 @@ class Walk(TorchFunctionMode):
         operands = list(args)
         operands[branch] = self._show(Point(path, call, "branch"), args[branch], "residual", in_place and branch == 0)
         output = func(*operands, **kwargs)
-        self._tags.make(
-            output, [tag for tag in tags if tag is not None], origin=(path, call), source=tags[1 - branch].index
-        )  # type: ignore[union-attr]
+        self._tags.make(output, tags, origin=(path, call), source=tags[1 - branch].index)
         return self._show(Point(path, call, "sum"), output, "residual", in_place)
 
     # --- attention --------------------------------------------------------------------------------------------------
@@ -400,7 +398,7 @@ class Walk(TorchFunctionMode):
         return value if kept else self._show(point, value, "dropout")
 
     def _dropout_point(self, site: str, value: Tensor) -> tuple[Point, bool]:
-        """The point of a dropout, and whether it is an attention's own: the same name under eager and sdpa, shown there."""
+        """The point of a dropout, and whether it is an attention's own: one name under eager and sdpa, shown there."""
         tag = self._tags.get(value)
         if tag is not None and tag.attention is not None:
             return Point(tag.attention, self._calls[tag.attention, "attention"], "weights"), True

@@ -1,7 +1,7 @@
 """What was really stochastic in somebody's own loop? `watch(model)` around it tells, and changes nothing.
 
-Owns the observer of other people's dropout: which ran, with what flag and measured rate, did BatchNorm move, did outputs vary.
-What train mode would have run is asked of `sites.examine`, so a dropout that stayed silent is named too.
+Owns the observer of other people's dropout: which ran, with what flag and measured rate, did BatchNorm move, did
+outputs vary. What train mode would have run is asked of `sites.examine`, so a dropout that stayed silent is named too.
 """
 
 from __future__ import annotations
