@@ -25,9 +25,7 @@ class Blocks:
     examples: int
     passes: int
     rows: tuple[int, ...]  # at most so many rows after each step
-    fused_rows: tuple[
-        int, ...
-    ] = ()  # the same where a kernel stands in for the segment and keeps nothing but its output
+    fused_rows: tuple[int, ...] = ()  # the same where a kernel stands in for the segment: only its output is kept
 
 
 def block_sizes(plan: Plan, examples: int, passes: int, memory: int, device: torch.device) -> Blocks:

@@ -72,6 +72,7 @@ def demo(out: str | Path = "dropscope-demo", passes: int = 100, say: Callable[[s
     """Trains, finds sites, audits, sweeps, compares with one plain pass, and says whether it pays here."""
     started = time.monotonic()
     folder = Path(out)
+    rows = folder / f"run-{passes}-passes"
     images, labels = digits()
     net = trained(images[:_TRAIN], labels[:_TRAIN])
     choose = images[_TRAIN : _TRAIN + _CHOOSE], labels[_TRAIN : _TRAIN + _CHOOSE]
@@ -87,7 +88,7 @@ def demo(out: str | Path = "dropscope-demo", passes: int = 100, say: Callable[[s
     grid = PlacementGrid(SITES)
     work = f"{len(grid)} placements × {passes} passes × {_CHOOSE} images"
     say(f"\n4. Every placement of {', '.join(SITES)} at nine rates: {work}.\n")
-    run = sweep(net, grid, choose, passes=passes, label="plain", out=folder / "run", keep="top:10")
+    run = sweep(net, grid, choose, passes=passes, label="plain", out=rows, keep="top:10")
     say(_table(run))
     best = run.best("aurc", 1).iloc[0]
     say(f"\n5. The best of {len(run.rows)} rows, judged on {len(report[0])} other images with fresh masks.\n")
@@ -96,20 +97,17 @@ def demo(out: str | Path = "dropscope-demo", passes: int = 100, say: Callable[[s
     for name, table in tables.items():
         say(f"   {name:<42} {_deferral(table)}")
     say("\n" + _verdict(tables, str(best.placement)))
-    say(
-        f"\n   rows     {folder / 'run' / 'rows'} (parquet)\n   picture  {picture}\n   {time.monotonic() - started:.0f} s in all"
-    )
-    say(
-        "\n   Your own model:  dropscope new torch my_model.py  &&  dropscope sites my_model.py:model --data my_model.py:data"
-    )
+    say(f"\n   rows     {rows / 'rows'} (parquet)\n   picture  {picture}\n   {time.monotonic() - started:.0f} s in all")
+    say("\n   Your own model:  dropscope new torch my_model.py")
+    say("                    dropscope sweep my_model.py:model --data my_model.py:data --sites conv2,fc1 --out my-run")
     return run
 
 
 def _table(run: Run) -> str:
     """The best rows beside the one-pass baselines."""
     columns = ["placement", "measure", "accuracy", "aurc", "aurc_low", "aurc_high", "isotonic_penalty", "cost"]
-    heads = f"   {'placement':<34} {'measure':<22} {'accuracy↑':>9} {'AURC↓':>7} {'95 % interval':>16} {'isotonic↓':>9} {'cost↓':>6}"
-    lines = [heads]
+    names = f"   {'placement':<34} {'measure':<22} {'accuracy↑':>9} {'AURC↓':>7}"
+    lines = [names + f" {'95 % interval':>16} {'isotonic↓':>9} {'cost↓':>6}"]
     for part in (run.best("aurc", 5), run.baseline):
         for row in part[columns].itertuples(index=False):
             lines.append(
@@ -117,9 +115,8 @@ def _table(run: Run) -> str:
                 f"{f'{row.aurc_low:.4f}–{row.aurc_high:.4f}':>16} {row.isotonic_penalty:>9.4f} {row.cost:>5.0f}×"
             )
     level = run.levels["isotonic_penalty"]
-    lines.append(
-        f"   isotonic penalty of a random measure: {level['random']:.4f}, of a truly monotone one: {level['monotone']:.4f};"
-    )
+    shown = f"of a random measure: {level['random']:.4f}, of a truly monotone one: {level['monotone']:.4f}"
+    lines.append(f"   isotonic penalty {shown};")
     lines.append(
         "   a small one is no proof of use. AURC: mean risk over all coverages. cost: multiply-adds of one plain pass."
     )

@@ -97,7 +97,7 @@ def disagreement(tally: Tally, rate: float, noise: str, sites: int) -> str | Non
     mean = tally.total / tally.units
     if abs(mean - 1) > far * math.sqrt(variance / tally.units) + 1e-6:
         return f"factors average {mean:.4f}, not 1"
-    # Var of a sample variance is (fourth moment − variance²)/n: 3σ⁴ for a Gaussian; counts add σ² times λ's scale.
+    # Var of a sample variance is (fourth moment − σ⁴)/n: 3σ⁴ for a Gaussian; multinomial counts add σ² times λ's scale.
     fourth = 3 * variance**2 + (variance * (1 + variance) if noise == "multinomial" else 0.0)
     spread = far * math.sqrt((fourth - variance**2) / tally.units)
     seen = tally.squares / tally.units

@@ -52,7 +52,8 @@ def interval_table(
     kept = list(examples.groupby(["placement", "measure"], sort=False))
     kept.sort(key=lambda pair: pair[0][1] != AGAINST)  # what the others are compared with comes first
     indices = intervals.resamples(len(kept[0][1]), groups, intervals.REPLICATES, seed)
-    found, reference = [], {}
+    found = []
+    reference: dict[str, Tensor] = {}
     with showing("intervals", len(kept), "rows", show=show) as tick:
         for (placement, measure), group in kept:
             uncertainty = torch.as_tensor(group.uncertainty.to_numpy(copy=True), device=device)

@@ -115,7 +115,7 @@ def sweep(
 def planned(
     model: nn.Module, placements: Sequence[Placement | str], data: Any, passes: int = 100, **options: Any
 ) -> Explanation:
-    """What `sweep` with these arguments will do and how long it will take; everything is checked, hardly anything run."""
+    """What `sweep` with these arguments will do, and in what time; everything is checked, hardly anything run."""
     out = options.pop("out", None)
     for name in ("keep", "progress"):
         options.pop(name, None)
