@@ -7,15 +7,16 @@ import torch
 from torch import Tensor, nn
 
 import zoo
-from dropscope import inputs
+from dropscope import families, inputs
 from dropscope.audit import audit, audit_live
+from dropscope.errors import BadInput
 from dropscope.injection import injected
 from dropscope.placement import Placement
 from dropscope.resolve import resolve
-from dropscope.sites import SiteMap, examine
+from dropscope.sites import SiteMap, examine, find_sites
 from dropscope.watch import watch
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 Examined = tuple[nn.Module, SiteMap]
 
@@ -154,3 +155,46 @@ def test_each_call_of_a_shared_layer_is_selectable() -> None:
             outputs.append(logits(roberta, 1))
     assert not torch.equal(outputs[0], outputs[1])
     assert not torch.equal(outputs[1], outputs[2])
+
+
+def test_a_field_that_nothing_reads_fails_the_audit() -> None:
+    """R7: BertConfig takes attention_dropout=0.5 without a word, and no dropout gets that rate."""
+    tiny = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "vocab_size": 50,
+    }
+    config = transformers.BertConfig(**tiny, attention_dropout=0.5)
+    model = transformers.BertForSequenceClassification(config)
+    found = audit(model, "own", {"input_ids": torch.arange(12).reshape(2, 6)})
+    assert any("attention_dropout=0.5 is no field of BertConfig" in problem for problem in found.problems)
+    assert families.ignored_fields(transformers.BertConfig(**tiny)) == {}
+
+
+def test_rates_reach_the_fields_of_each_family_and_then_the_model() -> None:
+    tiny = {
+        "n_embd": 16,
+        "n_layer": 1,
+        "n_head": 2,
+        "vocab_size": 50,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 1,
+    }
+    config = families.with_rates(transformers.GPT2Config(**tiny), attention=0.3, hidden=0.2, head=0.0)
+    assert (config.attn_pdrop, config.resid_pdrop, config.embd_pdrop) == (0.3, 0.2, 0.2)
+    sites = find_sites(
+        transformers.GPT2ForSequenceClassification(config), {"input_ids": torch.arange(1, 13).reshape(2, 6)}
+    )
+    assert {site.role: site.own_rate for site in sites if site.own_rate is not None} == {
+        "embedding": 0.2, "attention": 0.3, "residual": 0.2, "ffn": 0.2,
+    }  # fmt: skip
+
+
+def test_an_unknown_family_or_part_is_refused() -> None:
+    with pytest.raises(BadInput, match="family"):
+        families.with_rates(object(), attention=0.1)
+    with pytest.raises(BadInput, match="part"):
+        families.with_rates(transformers.BertConfig(), atention=0.1)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dropscope import inputs, models
 from dropscope.errors import AuditFailed
 from dropscope.evidence import Tally, disagreement, state_mark
+from dropscope.families import ignored_fields
 from dropscope.injection import disturbed
 from dropscope.placement import Placement, as_placement
 from dropscope.resolve import Live, resolve
@@ -124,6 +125,9 @@ def audit_live(
             remarks.append("the model draws from torch's global random state, without effect on a plain pass")
     if live and not _vary(outputs) and _must_vary(live, tallies):
         problems.append("the outputs of different passes are identical")
+    for field, rate in ignored_fields(getattr(model, "config", None)).items():
+        name = type(model.config).__name__
+        problems.append(f"config.{field}={rate:g} is no field of {name}: nothing reads it, so it switches nothing on")
     if site_map.nondeterministic:
         problems.append("two plain passes differ: there is randomness that no site stands for")
     findings = tuple(

@@ -158,17 +158,17 @@ def _memory(forest: Forest) -> int:
 
 
 def _expected_seconds(shared: Shared, work: int) -> float:
-    """One small block of the first unit, timed, scaled by the work that is left."""
-    units = shared.units(20)
+    """One block of the largest unit, timed, scaled by the work that is left."""
+    units = [unit for unit in shared.units(100) if unit.subtrees]
     if not units or not work:
         return 0.0
-    unit = units[len(units) // 2]
+    unit = max(units, key=lambda unit: len(unit.numbers))
+    forest = shared.forests(shared.setting.data.batches[0])[unit.forest]
     with torch.no_grad(), precise():
         shared.one_block(unit, 1)
         started = time.monotonic()
-        done = shared.one_block(unit, 1)
+        done = shared.one_block(unit, min(forest.blocks.passes, shared.passes))
         seconds = time.monotonic() - started
-    forest = shared.forests(shared.setting.data.batches[0])[unit.forest]
     part = 0
     for subtree in unit.subtrees:
         for i, level in enumerate(subtree.levels):
