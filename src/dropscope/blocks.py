@@ -27,6 +27,14 @@ class Blocks:
     rows: tuple[int, ...]  # at most so many rows after each step
     fused_rows: tuple[int, ...] = ()  # the same where a kernel stands in for the segment: only its output is kept
 
+    def halved(self) -> Blocks | None:
+        """Half of everything; None where there is nothing left to halve."""
+        if self.examples == self.passes == 1 and max(self.rows, default=1) == 1:
+            return None
+        half = tuple(max(1, rows // 2) for rows in self.rows)
+        fused_half = tuple(max(1, rows // 2) for rows in self.fused_rows)
+        return Blocks(max(1, self.examples // 2), max(1, self.passes // 2), half, fused_half)
+
 
 def block_sizes(plan: Plan, examples: int, passes: int, memory: int, device: torch.device) -> Blocks:
     """How many examples, passes and rows at once: within `memory`, and on a CPU within its caches."""

@@ -169,10 +169,10 @@ class _Frame:
                 outputs = self._run(self.engine.segment(subtree.first, index), index, choice, held, chosen, family)
                 yield slice(begin, end), self._finish(outputs, end - begin)
             else:
-                outputs = self._fused_middle(index, choice, held, family)
-                if outputs is None:
-                    outputs = self._run(self.engine.segment(subtree.first, index), index, choice, held, chosen, family)
-                below = held | {node: _Held(value, index, end - begin) for node, value in outputs.items()}
+                made = self._fused_middle(index, choice, held, family)
+                if made is None:
+                    made = self._run(self.engine.segment(subtree.first, index), index, choice, held, chosen, family)
+                below = held | {node: _Held(value, index, end - begin) for node, value in made.items()}
                 yield from self.descend(index + 1, begin, end - begin, below, chosen)
 
     def _variants_at_once(self, index: int, each: int | None) -> int:

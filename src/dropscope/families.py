@@ -11,7 +11,7 @@ from typing import Any
 
 from dropscope.errors import BadInput, nearest
 
-_BERT = {
+_BERT: dict[str, tuple[str, ...]] = {
     "attention": ("attention_probs_dropout_prob",),
     "hidden": ("hidden_dropout_prob",),
     "head": ("classifier_dropout",),

@@ -100,14 +100,8 @@ def sweep(
     """
     count = _kept(keep)
     store = None if out is None else Store(out)
-    options = {
-        "measures": measures,
-        "scores": scores,
-        "label": label,
-        "memory": memory,
-        "engine": engine,
-        "objective": objective,
-    }
+    options: dict[str, Any] = {"measures": measures, "scores": scores, "label": label, "memory": memory}
+    options |= {"engine": engine, "objective": objective}
     job = _job(model, placements, data, passes, seed=seed, device=device, store=store, **options, **common)
     return job.run(store, count, objective, progress)
 
