@@ -20,24 +20,6 @@ from dropscope.subtrees import cut, pick, pieces
 SITES = ("conv1", "conv2", "conv3", "fc1")
 
 
-def full_size() -> nn.Module:
-    """The network of S1 on its 32 × 32 images."""
-
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv1, self.conv2 = nn.Conv2d(3, 32, 3, padding=1), nn.Conv2d(32, 64, 3, padding=1)
-            self.conv3, self.fc1 = nn.Conv2d(64, 128, 3, padding=1), nn.Linear(2048, 128)
-            self.fc2 = nn.Linear(128, 10)
-
-        def forward(self, x: Tensor) -> Tensor:
-            for conv in (self.conv1, self.conv2, self.conv3):
-                x = F.max_pool2d(F.relu(conv(x)), 2)
-            return self.fc2(F.relu(self.fc1(x.flatten(1))))
-
-    return zoo.seeded(Net)
-
-
 # --- a closed form ----------------------------------------------------------------------------------------------------
 
 
@@ -60,7 +42,7 @@ def test_multiply_adds_of_one_pass() -> None:
 
 @pytest.mark.parametrize(("sites", "placements", "fewer"), [(SITES[1:], 999, 112), (SITES, 9999, 107)])
 def test_multiply_adds_of_a_grid_against_the_loop(sites: tuple[str, ...], placements: int, fewer: int) -> None:
-    plan = plan_of(full_size(), zoo.images(2, size=32), PlacementGrid(sites))
+    plan = plan_of(zoo.seeded(lambda: zoo.Cifar(32)), zoo.images(2, size=32), PlacementGrid(sites))
     assert plan.distinct == placements
     assert describe(plan, 100, 10)["fewer"] == pytest.approx(fewer, abs=1)
 

@@ -7,7 +7,7 @@ Owns the walk over the tree and the block sizes it is given; what is shared is d
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from dropscope import fused, noise, segments
 from dropscope.blocks import Blocks
 from dropscope.capture import feed_values
+from dropscope.compiled import Compiled
 from dropscope.errors import BadInput
 from dropscope.plan import Plan, Step, Subtree
 from dropscope.segments import Segment
@@ -64,6 +65,7 @@ class Engine:
         self._seed, self._per_pass = seed, per_pass
         self._trunk = segments.trunk(plan)
         self._segments: dict[tuple[int, int], Segment] = {}
+        self._compiled = False
         self._middles: dict[tuple[int, int], fused.Middle | None] = {}
 
     def middle(self, first: int, index: int) -> fused.Middle | None:
@@ -73,8 +75,14 @@ class Engine:
 
     def segment(self, first: int, index: int) -> Segment:
         if (first, index) not in self._segments:
-            self._segments[first, index] = segments.segment(self.plan, first, index)
+            made = segments.segment(self.plan, first, index)
+            self._segments[first, index] = replace(made, module=Compiled(made.module)) if self._compiled else made
         return self._segments[first, index]
+
+    def compile(self) -> None:
+        """From here on, segments are compiled at their first call."""
+        self._compiled = True
+        self._segments.clear()
 
     def plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, dict[fx.Node, Tensor]]:
         """The plain pass of a block: its probabilities `[examples, classes, …]`, and every value a segment reads."""

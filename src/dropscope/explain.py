@@ -99,7 +99,7 @@ def explain(shared: Shared) -> Explanation:
         bytes_moved=totals["bytes"],
         naive_bytes=totals["naive_bytes"],
         memory=max((_memory(forest) for forest in forests), default=0),
-        seconds=_expected_seconds(shared, totals["bytes"] + totals["multiply_adds"]),
+        seconds=expected_seconds(shared, totals["bytes"] + totals["multiply_adds"]),
     )
 
 
@@ -157,13 +157,17 @@ def _memory(forest: Forest) -> int:
     return 2 * sum(held)
 
 
-def _expected_seconds(shared: Shared, work: int) -> float:
-    """One block of the largest unit, timed, scaled by the work that is left."""
+def expected_seconds(shared: Shared, work: int | None = None) -> float:
+    """One block of the largest unit, timed, scaled by the work (multiply-adds and bytes) that there is."""
     units = [unit for unit in shared.units(100) if unit.subtrees]
+    forests = shared.forests(shared.setting.data.batches[0])
+    if work is None:
+        parts = [describe(forest.plan, shared.passes, shared.setting.data.n) for forest in forests]
+        work = sum(part["multiply_adds"] + part["bytes"] for part in parts)
     if not units or not work:
         return 0.0
     unit = max(units, key=lambda unit: len(unit.numbers))
-    forest = shared.forests(shared.setting.data.batches[0])[unit.forest]
+    forest = forests[unit.forest]
     with torch.no_grad(), precise():
         shared.one_block(unit, 1)
         started = time.monotonic()

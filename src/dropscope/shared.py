@@ -79,6 +79,12 @@ class Shared:
         for batch in signatures.values():
             self._verify(batch)
 
+    def compile(self) -> None:
+        """Compiles every segment at its first call. Worth it for long runs alone: a segment takes some ten seconds."""
+        for forests in self._forests.values():
+            for forest in forests:
+                forest.engine.compile()
+
     def forests(self, batch: Batch) -> list[Forest]:
         """One plan per style for batches of this shape."""
         signature = _signature(batch)

@@ -6,6 +6,7 @@ rows are kept `store.py`'s, intervals are `finalists.py`'s.
 
 from __future__ import annotations
 
+import logging
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,8 +21,9 @@ from torch import Tensor, nn
 
 from dropscope import finalists, measures, scores
 from dropscope.audit import audit_live
+from dropscope.compiled import possible
 from dropscope.errors import BadInput, nearest
-from dropscope.explain import Explanation, explain, explain_loop
+from dropscope.explain import Explanation, expected_seconds, explain, explain_loop
 from dropscope.measures import Measure
 from dropscope.memory import memory_bytes
 from dropscope.placement import Placement, as_placement
@@ -35,11 +37,14 @@ from dropscope.uncertainty import check_label, shared_or_none
 from dropscope.version import __version__
 from dropscope.walk import Point
 
+log = logging.getLogger("dropscope")
+
 RANKING = tuple(name for name, score in scores.TABLE.items() if score.takes == "ranking")
 _PLACEMENTS_PER_UNIT = 100
 _PLACEMENTS_PER_UNIT_CUDA = 10_000  # a larger subtree repeats less of its prefix and fills the GPU; memory permitting
 _SCORED_AT_ONCE = 1 << 26  # values sorted at once
 _REFERENCE_PER_UNIT = 10
+_COMPILING_REPAYS = 180.0  # seconds that an uncompiled run must take: compiling costs tens, and halves the rest
 _BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "plain_max_probability": measures.plain_max_probability,
     "plain_entropy": measures.plain_entropy,
@@ -83,6 +88,7 @@ def sweep(
     out: str | Path | None = None,
     *,
     engine: str = "auto",
+    compile: bool | None = None,
     keep: str = "top:50",
     objective: str = "aurc",
     progress: bool | None = None,
@@ -91,7 +97,7 @@ def sweep(
     """Runs every placement on the same examples with coupled noise, scores each measure, and keeps what it found.
 
     With `out`, the run is a folder that a killed run takes up again. `keep` says for how many of the best rows
-    per-example values and intervals are kept: "top:50", "all" or "none".
+    per-example values and intervals are kept: "top:50", "all" or "none". `compile` None compiles where it repays.
 
     >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
     >>> run = sweep(net, ["0=0.2", "0=0.5"], (torch.randn(40, 4), torch.randint(0, 3, (40,))), passes=5)
@@ -101,7 +107,7 @@ def sweep(
     count = _kept(keep)
     store = None if out is None else Store(out)
     options: dict[str, Any] = {"measures": measures, "scores": scores, "label": label, "memory": memory}
-    options |= {"engine": engine, "objective": objective}
+    options |= {"engine": engine, "objective": objective, "compile": compile}
     job = _job(model, placements, data, passes, seed=seed, device=device, store=store, **options, **common)
     return job.run(store, count, objective, progress)
 
@@ -133,6 +139,7 @@ def _job(
     memory: int | str = "auto",
     engine: str = "auto",
     objective: str = "aurc",
+    compile: bool | None = None,
     store: Store | None = None,
     **common: Any,
 ) -> _Job:
@@ -152,11 +159,12 @@ def _job(
         raise BadInput("a sweep ranks whole examples", "the output", got, "use maps, or uncertainty")
     if setting.data.labels is None:
         raise BadInput("scores compare with labels", "data", "no labels", "pass (inputs, labels), or use uncertainty")
-    budget = memory_bytes(memory, setting.device)
+    budget, compiled = memory_bytes(memory, setting.device), compile
     if store is not None:
         # A run taken up again keeps the memory it was planned with: block sizes follow from it, last bits from those.
         budget = store.fixed("memory", budget)
-    return _Job(setting, placed, passes, _rows_of(measures), chosen, label, budget, engine, store is not None)
+        compiled = store.fixed("compiled", compiled)
+    return _Job(setting, placed, passes, _rows_of(measures), chosen, label, budget, engine, store is not None, compiled)
 
 
 class _Job:
@@ -173,17 +181,29 @@ class _Job:
         memory: int,
         engine: str,
         fixed: bool,
+        compiled: bool | None,
     ) -> None:
         self.setting, self.placements, self.passes, self.rows = setting, placements, passes, rows
         self.chosen, self.label, self.memory = chosen, label, memory
         self.lives = setting.resolve(placements)
         self._audit()
         self.shared = shared_or_none(setting, self.lives, passes, engine, memory, fixed)
+        self.compiled = False
+        if self.shared is not None and (compiled if compiled is not None else self._repays(setting.device)):
+            log.info("segments are compiled first")
+            self.shared.compile()
+            self.compiled = True
         self.needs = {"sum_p"}.union(*(row.needs for row in rows))
         labels = setting.data.labels
         assert labels is not None
         self.labels = labels.to(setting.device)
         self.seconds = {"passes": 0.0, "scores": 0.0}
+
+    def _repays(self, device: torch.device) -> bool:
+        """Whether compiling is worth its time: only for a run of minutes, and not where kernels stand in anyway."""
+        if self.shared is None or device.type == "cuda" or not possible(device):
+            return False
+        return expected_seconds(self.shared) > _COMPILING_REPAYS
 
     def _audit(self) -> None:
         """The union of the sweep's sites, each noise and mask once, before anything is run."""
@@ -223,7 +243,7 @@ class _Job:
         units = self.units()
         if store is not None:
             fixed = {"versions": _versions(), "engine": self.engine, "device": str(self.setting.device)}
-            store.open(spec, fixed | {"memory": self.memory})
+            store.open(spec, fixed | {"memory": self.memory, "compiled": self.compiled})
         started = time.monotonic()
         found = []
         total = sum(len(unit.numbers) for unit in units if store is None or not store.has(self.name(unit)))

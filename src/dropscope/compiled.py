@@ -1,0 +1,47 @@
+"""Segments through torch.compile: the same masks, fewer trips through memory; eager, and said so, where that fails.
+
+Owns the wrapper and what a machine needs for it. Whether the work repays the compilation is the caller's to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from typing import Any
+
+import torch
+from torch import nn
+
+log = logging.getLogger("dropscope")
+
+
+def possible(device: torch.device) -> bool:
+    """Whether torch.compile can work here: on a CPU it needs a C++ compiler, on a GPU Triton."""
+    if device.type == "cuda":
+        from dropscope import fused
+
+        return fused.available(device)
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
+
+
+class Compiled(nn.Module):
+    """A module compiled at its first call, for rows of any number."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.eager = module
+        self._fast: Any = torch.compile(module, dynamic=True)
+
+    def forward(self, **given: Any) -> Any:
+        if self._fast is not None:
+            try:
+                return self._fast(**given)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # whatever a compiler raises, the eager module does the same work
+                log.warning(
+                    "a segment runs uncompiled: %s", (str(error).splitlines() or [type(error).__name__])[0][:160]
+                )
+                self._fast = None
+        return self.eager(**given)
