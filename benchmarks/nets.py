@@ -1,4 +1,4 @@
-"""The networks of the CPU benchmarks, each as a plain one for Dropscope and as its twin with dropout modules for everyone else.
+"""The networks of the CPU benchmarks: a plain one for Dropscope, its twin with dropout modules for everyone else.
 
 Weights are random: a speed does not depend on them. The last layers are scaled up, so that passes differ visibly.
 """
@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
-from gpu_grid import CifarNet
 from torch import Tensor, nn
+
+from gpu_grid import CifarNet
 
 SITES = ("conv1", "conv2", "conv3", "fc1")
 
@@ -24,7 +25,7 @@ def cifar_net() -> CifarNet:
 
 
 class DroppingCifarNet(CifarNet):
-    """CifarNet with dropout after the activations: feature maps of convolutions (as nn.Dropout2d), or single elements."""
+    """CifarNet with dropout after its activations: of feature maps behind convolutions, or of single elements."""
 
     def __init__(self, rates: Mapping[str, float], element: bool = False) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Monte Carlo dropout as others run it: a plain loop, torch.vmap, and three libraries, each as `inputs → logits [T, N, C]`.
+"""Monte Carlo dropout as others run it: a plain loop, torch.vmap and three libraries, each `inputs → logits [T, N, C]`.
 
-Owns how each is called, by its own documentation, on a model that has its dropout modules in place. A library that cannot
-be imported is left out with the reason. See peers.txt for what to install, and where.
+Owns how each is called, by its own documentation, on a model that has its dropout modules in place. A library that
+cannot be imported is left out with the reason. See peers.txt for what to install, and where.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import version
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
+
+from timing import version
 
 Passes = Callable[[Any], Tensor]
 

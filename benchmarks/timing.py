@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
@@ -18,45 +19,49 @@ from typing import Any
 import torch
 
 Contestant = Callable[[Any], Any]
+Clock = Callable[[], float]
 
 
-def seconds_of(work: Callable[[], Any]) -> tuple[float, Any]:
+def seconds_of(work: Callable[[], Any], clock: Clock) -> tuple[float, Any]:
     gc.collect()
-    started = time.perf_counter()
+    started = clock()
     result = work()
-    return time.perf_counter() - started, result
+    return clock() - started, result
 
 
 def rounds(
-    contestants: Mapping[str, Contestant], fresh: Callable[[int], Any], repeat: int
+    contestants: Mapping[str, Contestant], fresh: Callable[[int], Any], repeat: int, clock: Clock
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """The best time of each contestant, and what each returned in the last round.
 
-    They take turns, so that whatever else the machine does falls on all of them. Round 0 warms up and is not counted. The
-    input is new in each round: one of the peers remembers its last input.
+    They take turns, so that whatever else the machine does falls on all of them. The input is new in each round: one of
+    the peers remembers its last input.
     """
     best = dict.fromkeys(contestants, float("inf"))
     last: dict[str, Any] = {}
-    for number in range(repeat + 1):
+    for number in range(repeat):
         given = fresh(number)
         for name, contestant in contestants.items():
-            taken, last[name] = seconds_of(lambda run=contestant, x=given: run(x))
-            if number:
-                best[name] = min(best[name], taken)
+            taken, last[name] = seconds_of(lambda run=contestant, x=given: run(x), clock)
+            best[name] = min(best[name], taken)
+        print(f"round {number + 1} of {repeat}", file=sys.stderr, flush=True)
     return best, last
 
 
-def machine() -> str:
-    """Date, processor, cores, threads and versions, for the line above a table."""
+def machine(clock: Clock) -> str:
+    """Date, processor, cores, threads, versions and the clock, for the line above a table."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        names = [line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+        ]
         model = names[0] if names else model
     load = f", load before the run {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return (
         f"{date.today().isoformat()}, {model}, {os.cpu_count()} cores, {torch.get_num_threads()} threads{load}; "
-        f"Python {platform.python_version()}, torch {torch.__version__}"
+        f"Python {platform.python_version()}, torch {torch.__version__}; "
+        + ("processor time" if clock is time.process_time else "wall time")
     )
 
 

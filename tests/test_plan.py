@@ -40,11 +40,17 @@ def test_multiply_adds_of_one_pass() -> None:
     assert cost(plan.captured, plan.segment(0, 0)) == layers[-1]
 
 
-@pytest.mark.parametrize(("sites", "placements", "fewer"), [(SITES[1:], 999, 112), (SITES, 9999, 107)])
-def test_multiply_adds_of_a_grid_against_the_loop(sites: tuple[str, ...], placements: int, fewer: int) -> None:
-    plan = plan_of(zoo.seeded(lambda: zoo.Cifar(32)), zoo.images(2, size=32), PlacementGrid(sites))
-    assert plan.distinct == placements
-    assert describe(plan, 100, 10)["fewer"] == pytest.approx(fewer, abs=1)
+def test_multiply_adds_of_a_grid_against_the_loop() -> None:
+    """DESIGN counts 112 and 107 times fewer; keeping what comes before the first noise plain saves a little more."""
+    layers = np.array([3 * 16 * 9 * 1024, 16 * 32 * 9 * 256, 32 * 64 * 9 * 64, 1024 * 128, 128 * 10])
+    for sites, at_least in ((SITES[1:], 112), (SITES, 107)):
+        plan = plan_of(zoo.seeded(lambda: zoo.Cifar(32)), zoo.images(2, size=32), PlacementGrid(sites))
+        after = layers[-len(sites) :]  # the layer that follows each site
+        each = sum(9 * 10**i * work for first in range(len(sites)) for i, work in enumerate(after[first:]))
+        found = describe(plan, 100, 10)
+        assert found["naive"] == len(PlacementGrid(sites)) * 100 * 10 * layers.sum()
+        assert found["multiply_adds"] == 10 * (layers.sum() + 100 * each)
+        assert found["fewer"] >= at_least
 
 
 # --- equal by mathematics ---------------------------------------------------------------------------------------------

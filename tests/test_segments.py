@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dropscope import noise, segments
 from dropscope.execute import _parameters
+from dropscope.plan import grow
 from dropscope.segments import disturb_rows, select, spread
 
 # --- closed forms -----------------------------------------------------------------------------------------------------
@@ -59,6 +60,7 @@ def test_the_three_forms_of_parents_agree(noise_kind: str) -> None:
 @pytest.mark.parametrize("masks", ["per_example", "per_pass"])
 def test_factors_at_every_site_are_those_of_the_plain_path(name: str, masks: str) -> None:
     some = case(name).drawn(masks)
+    engine = engine_of(some, some.setting.resolve(["last=.5"]))
     for kind, mask in (("bernoulli", "auto"), ("bernoulli", "channel"), ("gaussian", "auto")):
         for point in some.points:
             if mask == "channel" and point.position == "weights":
@@ -66,7 +68,7 @@ def test_factors_at_every_site_are_those_of_the_plain_path(name: str, masks: str
             address = f"{point.name}#{point.call}@{point.position}=.3 noise={kind} mask={mask}"
             (live,) = some.setting.resolve([address])
             spec = live[point]
-            engine = engine_of(some, [live])
+            engine.plan = grow(some.captured, [live])
             (step,) = engine.plan.steps
             dim, folded = some.captured.batch(step.node) or (0, 1)
             n = some.batch.n

@@ -51,11 +51,11 @@ def test_a_residual_network() -> None:
     """conv → BN → ReLU is the layer's; conv → BN → add → ReLU is the sum's; one ReLU module serves all of them."""
     block = ("output", "after_activation", "branch", "sum", "before_activation", "input")
     assert rows(zoo.resnet(), zoo.images()) == [
-        ("bn1", "norm", ("output",)),
         ("conv1", "conv", LAYER),
+        ("bn1", "norm", ("output",)),
         ("relu", "activation", ("output",)),
-        ("layer1.bn1", "norm", ("output",)),
         ("layer1.conv1", "conv", LAYER),
+        ("layer1.bn1", "norm", ("output",)),
         ("layer1.relu#0", "activation", ("output",)),
         ("layer1.conv2", "conv", BARE),
         ("layer1.bn2", "norm", ("output",)),
@@ -64,8 +64,8 @@ def test_a_residual_network() -> None:
         ("layer2.downsample.0", "conv", BARE),
         ("layer2.downsample.1", "norm", ("output",)),
         ("layer2.downsample", "block", BARE),
-        ("layer2.bn1", "norm", ("output",)),
         ("layer2.conv1", "conv", LAYER),
+        ("layer2.bn1", "norm", ("output",)),
         ("layer2.relu#0", "activation", ("output",)),
         ("layer2.conv2", "conv", BARE),
         ("layer2.bn2", "norm", ("output",)),
@@ -78,8 +78,8 @@ def test_a_residual_network() -> None:
 
 def test_a_written_out_3d_unet() -> None:
     assert rows(zoo.unet3d(), zoo.volumes()) == [
-        ("norm1", "norm", ("output",)),
         ("down1", "conv", LAYER),
+        ("norm1", "norm", ("output",)),
         ("down2", "conv", LAYER),
         ("drop", "dropout", ("output",)),
         ("up", "conv", BARE),

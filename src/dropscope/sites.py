@@ -335,7 +335,9 @@ def _sites(values: Mapping[Point, Value], own: Mapping[Point, OwnDropout]) -> li
             name,
             call,
         )
-        found.append((order[point], site))
+        seen = [order[Point(name, call, position)] for position in positions]
+        # A layer stands where it is called; what encloses others, where it returns.
+        found.append((order[point] if kind in ("block", "residual", "attention") else min(seen), site))
     return [site for _, site in sorted(found, key=lambda pair: pair[0])]
 
 
