@@ -75,7 +75,7 @@ def in_batches(run: Callable[[Tensor], Values], size: int) -> Callable[[Tensor],
 def dropscope(
     net: nn.Module, placements: Sequence[ds.Placement | str], x: Any, passes: int
 ) -> tuple[Callable[[Any], Values], Shared | None]:
-    """What `uncertainty` and `sweep` do with a batch once the engine is there, raw inputs to measures; and the engine."""
+    """What `uncertainty` and `sweep` do with a batch once their engine is there, raw inputs to measures; the engine."""
     setting = prepare(net, x)
     lives = setting.resolve(placements)
     engine = shared_or_none(setting, lives, passes, "auto", None)
@@ -130,13 +130,11 @@ def penultimate(options: argparse.Namespace) -> None:
         for name, taken in sorted(best.items(), key=lambda item: item[1])
     ]
     print(table(["way", "ms", "Dropscope is faster by", "mean bald"], rows))
-    print(
-        f"\nEngine: {named(engine)}. `uncertainty` called once, with all one-off work: {whole:.2f} s; again: {again:.2f} s."
-    )
+    print(f"\nEngine: {named(engine)}. `uncertainty` with all one-off work: {whole:.2f} s, called again {again:.2f} s.")
     print(f"Against the plain loop {ratio(best['plain loop'] / best['Dropscope'])} (bar 40×).", end=" ")
     if quickest is not None:
         print(f"Best library: {quickest}, {ratio(best[quickest] / best['Dropscope'])} (bar 20×).", end=" ")
-    print(f"torch.vmap: {ratio(best['torch.vmap'] / best['Dropscope'])}.")
+    print(f"torch.vmap, torch's own and no library: {ratio(best['torch.vmap'] / best['Dropscope'])}.")
     for name, reason in missing.items():
         print(f"Left out: {name} ({reason}).")
 
@@ -160,7 +158,8 @@ def grid(options: argparse.Namespace) -> None:
         ds.sweep(net, placements, (x, labels), passes=passes, keep="none", progress=False)
 
     contestants = {"ours": ours, "sweep": sweep, "loop": loop}
-    best, _ = rounds(contestants, fresh, options.repeat, options.clock)
+    best, last = rounds(contestants, fresh, options.repeat, options.clock)
+    computed = len(last["ours"]["bald"]) // options.images
     plan = engine.forests(engine.setting.data.batches[0])[0].plan
     fewer = [describe(plan, t, options.images)["fewer"] for t in (passes, 100)]
     looped = best["loop"] / len(sample) * len(placements)
@@ -177,7 +176,9 @@ def grid(options: argparse.Namespace) -> None:
         ],
     ]
     print(table(["what", "s", "Dropscope is faster by"], rows))
-    print(f"\nMultiply-adds: {fewer[0]:.0f}× fewer (at T = 100: {fewer[1]:.0f}×). Bar 40×.")
+    print(
+        f"\n{computed} placements computed, multiply-adds {fewer[0]:.0f}× fewer ({fewer[1]:.0f}× at T = 100). Bar 40×."
+    )
 
 
 def named(engine: Shared | None) -> str:

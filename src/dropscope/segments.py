@@ -268,12 +268,10 @@ class _Builder:
         rows: Any = self.rows
         if rows is None:
             rows = self.graph.call_function(first_size, (self.env[self.captured.feeds[0]],))
-        line: list[Any] = [None, None]
-        if expr.is_polynomial():
-            line = sympy.Poly(expr, self.captured.symbol).all_coeffs()
-        factor, rest = line
-        if not getattr(factor, "is_Integer", False) or not getattr(rest, "is_Integer", False):
+        line = sympy.Poly(expr, self.captured.symbol).all_coeffs() if expr.is_polynomial() else []
+        if len(line) != 2 or not all(getattr(part, "is_Integer", False) for part in line):
             raise CaptureFailed(f"a size of {expr} does not follow the number of examples in a straight line")
+        factor, rest = line
         scaled = rows if factor == 1 else self.graph.call_function(operator.mul, (rows, int(factor)))
         return scaled if rest == 0 else self.graph.call_function(operator.add, (scaled, int(rest)))
 
