@@ -5,6 +5,7 @@ WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := build/peers
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
@@ -25,8 +26,9 @@ check: $(VENV)/.everything  ## Lint, format, types, direction of imports
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: $(VENV)/.everything  ## Run the benchmarks (long)
-	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python $$script || exit 1; done
+bench: $(VENV)/.everything $(PEERS)/.installed  ## Run the benchmarks that need no GPU (long)
+	@$(BIN)/python benchmarks/noise_quality.py
+	@$(BIN)/python benchmarks/cpu_peers.py --peers $(PEERS)
 
 clean:  ## Remove everything that make made, .venv too
 	@rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
@@ -45,4 +47,10 @@ $(VENV)/.core: pyproject.toml constraints.txt
 $(VENV)/.everything: $(VENV)/.core
 	@echo "Installing the extras: text, medical, test, check"
 	@$(INSTALL) --editable '.[text,medical,test,check]'
+	@touch $@
+
+# Other libraries, for the benchmarks alone: in a folder of their own, so that the environment stays as it is.
+$(PEERS)/.installed: benchmarks/peers.txt $(VENV)/.core
+	@echo "Installing the libraries to measure against"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(PEERS) -r benchmarks/peers.txt
 	@touch $@

@@ -14,6 +14,7 @@ import argparse
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,9 @@ def penultimate(options: argparse.Namespace) -> None:
     passes, fresh = (10 if options.quick else 100), images(options.images)
     net = cifar_net()
     twin = dropping(net, {"fc1": 0.5})
-    whole, _ = seconds_of(
-        lambda: ds.uncertainty(net, "fc1=0.5", fresh(99), passes=passes, progress=False), options.clock
-    )
-    again, _ = seconds_of(
-        lambda: ds.uncertainty(net, "fc1=0.5", fresh(98), passes=passes, progress=False), options.clock
-    )
+    call = partial(ds.uncertainty, net, "fc1=0.5", passes=passes, progress=False)
+    calls = [seconds_of(partial(call, fresh(number)), options.clock)[0] for number in range(100, 105)]
+    whole, again = calls[0], min(calls[1:])
     ours, engine = dropscope(net, ["fc1=0.5"], fresh(0), passes)
     found, missing = peers.libraries(options.peers, twin, passes)
     contestants = {

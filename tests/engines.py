@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
-import zoo
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import zoo
 from dropscope.blocks import Blocks
 from dropscope.capture import Captured, capture
 from dropscope.data import Batch

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
-from engines import MODELS, case
 from torch import Tensor, nn
 
+import zoo
 from dropscope import capture as capture_module
 from dropscope.capture import CaptureFailed, capture, feed_values
 from dropscope.setting import prepare
 from dropscope.walk import Point
+from engines import MODELS, case
 
 
 def captured(model: nn.Module, inputs: Any, points: list[Point]) -> Any:

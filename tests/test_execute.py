@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import zoo
-from engines import case, case_of, engine_of, plain_passes, shared_passes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import zoo
 from dropscope import noise
 from dropscope.blocks import Blocks, block_sizes
 from dropscope.errors import BadInput
 from dropscope.execute import _parameters, _regular, statistics_of
 from dropscope.setting import prepare
+from engines import case, case_of, engine_of, plain_passes, shared_passes
 
 # --- closed forms -----------------------------------------------------------------------------------------------------
 

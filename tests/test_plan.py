@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch.nn.functional as F
-import zoo
-from engines import plan_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import zoo
 from dropscope import PlacementGrid
 from dropscope.capture import CaptureFailed
 from dropscope.explain import describe
 from dropscope.plan import _subtrees, bytes_of, cost, peak_bytes
 from dropscope.subtrees import cut, pick, pieces
+from engines import plan_of
 
 SITES = ("conv1", "conv2", "conv3", "fc1")
 

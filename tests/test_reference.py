@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-import zoo
 from torch import nn
 
+import zoo
 from dropscope import injected, noise
 from dropscope.reference import passes_of, run_reference
 from dropscope.setting import prepare
@@ -77,7 +77,7 @@ def test_batches_and_order_change_nothing() -> None:
     torch.testing.assert_close(means(x[order], 4), whole[order], atol=1e-6, rtol=0)
 
 
-def test_the_model_is_afterwards_what_it_was(untouched) -> None:  # noqa: ANN001
+def test_the_model_is_afterwards_what_it_was(untouched) -> None:
     model = zoo.resnet().train()
     with untouched(model):
         setting = prepare(model, zoo.images())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-import zoo
-from engines import MODELS, case, engine_of, plan_of
 from torch import Tensor, nn
 
+import zoo
 from dropscope import noise, segments
 from dropscope.execute import _parameters
 from dropscope.plan import grow
 from dropscope.segments import disturb_rows, select, spread
+from engines import MODELS, case, engine_of, plan_of
 
 # --- closed forms -----------------------------------------------------------------------------------------------------
 
@@ -53,16 +53,16 @@ def test_the_three_forms_of_parents_agree(noise_kind: str) -> None:
     assert torch.equal(folded, repeated)
 
 
-# --- masks are those of the plain path, bit for bit --------------------------------------------------------------------
+# --- masks are those of the plain path, bit for bit -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("masks", ["per_example", "per_pass"])
-def test_factors_at_every_site_are_those_of_the_plain_path(name: str, masks: str) -> None:
+def test_factors_at_every_site_are_those_of_the_plain_path(name: str) -> None:
+    masks = "per_pass" if name in ("lstm", "gpt2 sdpa") else "per_example"
     some = case(name).drawn(masks)
     engine = engine_of(some, some.setting.resolve(["last=.5"]))
     for kind, mask in (("bernoulli", "auto"), ("bernoulli", "channel"), ("gaussian", "auto")):
-        for point in some.points:
+        for point in some.points if (kind, mask) == ("bernoulli", "auto") else some.points[::5]:
             if mask == "channel" and point.position == "weights":
                 continue
             address = f"{point.name}#{point.call}@{point.position}=.3 noise={kind} mask={mask}"

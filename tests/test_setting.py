@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-import zoo
 from torch import Tensor, nn
 
 import dropscope as ds
+import zoo
 from dropscope.errors import BadInput
 from dropscope.setting import check_passes, precise, prepare
 
@@ -51,7 +51,7 @@ def test_dense_outputs_are_known_by_their_shape() -> None:
     assert prepare(net(), zoo.vectors(), outputs="multilabel_logits").dense
 
 
-# --- bad input: one clear error before any work, nothing changed -------------------------------------------------------
+# --- bad input: one clear error before any work, nothing changed ------------------------------------------------------
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "unknown site": ({"placement": "fc9=.5"}, "did you mean 'fc"),
@@ -92,7 +92,9 @@ def called(function: Any, given: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("function", [ds.uncertainty, ds.sweep], ids=["uncertainty", "sweep"])
-def test_bad_input_is_one_clear_error_and_changes_nothing(function: Any, name: str, untouched: Any, tmp_path: Any) -> None:
+def test_bad_input_is_one_clear_error_and_changes_nothing(
+    function: Any, name: str, untouched: Any, tmp_path: Any
+) -> None:
     given, words = BAD[name]
     model = given.get("model") or net()
     extra = {"out": tmp_path / "run"} if function is ds.sweep else {}
@@ -173,8 +175,9 @@ def test_passes_are_whole_numbers_from_one() -> None:
 
 def test_precise_restores_what_it_found() -> None:
     kept = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    with pytest.raises(RuntimeError, match="inside"), precise():
+    with precise():
         assert not torch.backends.cudnn.allow_tf32
+    with pytest.raises(RuntimeError, match="inside"), precise():
         raise RuntimeError("inside")
     assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == kept
 

@@ -1,4 +1,4 @@
-"""The shared engine: the same masks and the same numbers as the plain loop on every kind of model, or the plain loop."""
+"""The shared engine: the masks and the numbers of the plain loop on every kind of model, or the plain loop."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-import zoo
-from engines import MODELS, block_sizes, case, case_of, placements, plain_passes, shared_passes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import zoo
 from dropscope import shared as shared_module
 from dropscope.blocks import Blocks
 from dropscope.capture import CaptureFailed
+from dropscope.placement import as_placement
 from dropscope.reference import run_reference
 from dropscope.resolve import resolve
-from dropscope.placement import as_placement
 from dropscope.setting import prepare
 from dropscope.shared import Shared
 from dropscope.statistics import STATISTICS
 from dropscope.subtrees import cut
+from engines import MODELS, block_sizes, case, case_of, placements, plain_passes, shared_passes
 
 MIB = 1 << 20
 FEW = settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -114,9 +114,13 @@ def test_statistics_of_a_run_equal_those_of_the_loop(memory: int, masks: str) ->
     assert sorted(found) == list(range(len(texts)))
     slow = list(run_reference(setting, lives, 6, needs))
     for number in range(len(texts)):
-        parts = [(kept, i) for block in slow for numbers, kept in block.parts for i, n in enumerate(numbers) if n == number]
+        parts = [
+            (kept, i) for block in slow for numbers, kept in block.parts for i, n in enumerate(numbers) if n == number
+        ]
         for read in ("mean", "mean_entropy", "max_variance", "predicted_deviation", "class_variance"):
-            fast_value, slow_value = (torch.cat([getattr(k, read)[i] for k, i in some]) for some in (found[number], parts))
+            fast_value, slow_value = (
+                torch.cat([getattr(k, read)[i] for k, i in some]) for some in (found[number], parts)
+            )
             torch.testing.assert_close(fast_value, slow_value, atol=1e-5, rtol=1e-4)
 
 
@@ -271,7 +275,10 @@ def difference(model: nn.Module, inputs: Any, texts: list[str], passes: int = 3)
         blocks = Blocks(some.batch.n, passes, (64,) * 8)
         marked = replace(some, captured=shared_module.capture(
             some.setting.model, some.batch.args, some.batch.kwargs, {p for live in lives for p in live}))  # fmt: skip
-        worst = max(worst, float((shared_passes(marked, chosen, passes, blocks) - plain_passes(some, chosen, passes)).abs().max()))
+        worst = max(
+            worst,
+            float((shared_passes(marked, chosen, passes, blocks) - plain_passes(some, chosen, passes)).abs().max()),
+        )
     return worst
 
 
@@ -309,6 +316,8 @@ def test_a_leaf_cut_out_of_its_tree_gives_the_same_passes() -> None:
         _, reads = engine.plain(*some.setting.on_device(some.batch))
         for subtree in engine.plan.subtrees:
             for i in range(len(subtree.leaf)):
-                ((_, p),) = engine.passes(cut(subtree, i, i + 1), reads, some.batch.keys, range(2), Blocks(4, 2, (1, 1)))
+                ((_, p),) = engine.passes(
+                    cut(subtree, i, i + 1), reads, some.batch.keys, range(2), Blocks(4, 2, (1, 1))
+                )
                 row = int(np.flatnonzero(engine.plan.twin == subtree.leaf[i])[0])
                 torch.testing.assert_close(p[0], whole[row], atol=2e-7, rtol=0)

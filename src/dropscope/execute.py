@@ -154,7 +154,7 @@ class _Frame:
         self.full_rows = blocks.examples * blocks.passes
 
     def descend(
-        self, index: int, start: int, count: int, held: dict[fx.Node, _Held], maps: dict[int, Tensor]
+        self, index: int, start: int, count: int, held: dict[fx.Node, _Held], maps: dict[int, np.ndarray]
     ) -> Iterator[tuple[slice, Tensor | Sums]]:
         """The children of variants [start, start + count) of the level before step `index`, in chunks that fit."""
         plan, subtree = self.engine.plan, self.subtree
@@ -164,8 +164,7 @@ class _Frame:
         for begin in range(low, high, at_once):
             end = min(begin + at_once, high)
             numbers = level.parent[begin:end] - start
-            parent = torch.as_tensor(numbers, device=self.device)
-            chosen = {i: m[parent] for i, m in maps.items()} | {index - 1: parent}
+            chosen = {i: m[numbers] for i, m in maps.items()} | {index - 1: numbers}
             each = _regular(numbers - numbers[0])
             family = None if each is None else _Family(int(numbers[0]), len(numbers) // each, each)
             choice = level.choice[begin:end]
@@ -240,7 +239,7 @@ class _Frame:
         index: int,
         choice: np.ndarray,
         held: dict[fx.Node, _Held],
-        chosen: dict[int, Tensor],
+        chosen: dict[int, np.ndarray],
         family: _Family | None,
     ) -> dict[fx.Node, Tensor]:
         step, variants = self.engine.plan.steps[index], len(choice)
@@ -249,7 +248,7 @@ class _Frame:
         parent: Any = None
         if entry is not None:
             whole = family is not None and family.parents == entry.variants and entry.level == index - 1
-            parent = family.each if whole and family is not None else chosen[entry.level]
+            parent = family.each if whole and family is not None else self._index(chosen[entry.level])
         given: dict[str, Any] = {
             "rows": variants * self.rows, "copies": variants * self.shape[0],
             "uniform": self.words[index], "level": level, "gain": gain, "parent": parent,
@@ -259,8 +258,14 @@ class _Frame:
             given[f"plain_{i}"] = self.reads[node]
         for i, (node, _) in enumerate(part.earlier, 1):
             kept = held[node]
-            given |= {f"earlier_{i}": kept.value, f"variants_{i}": kept.variants, f"chosen_{i}": chosen[kept.level]}
+            which = chosen[kept.level]
+            same = len(which) == kept.variants and bool((which == np.arange(kept.variants)).all())
+            given |= {f"earlier_{i}": kept.value, f"variants_{i}": kept.variants}
+            given[f"chosen_{i}"] = None if same else self._index(which)
         return dict(zip(part.outputs, part.module(**given), strict=True))
+
+    def _index(self, numbers: np.ndarray) -> Tensor:
+        return torch.as_tensor(numbers, device=self.device)
 
     def _finish(self, outputs: dict[fx.Node, Tensor], variants: int) -> Tensor:
         leaves = {

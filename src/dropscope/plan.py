@@ -7,7 +7,7 @@ and never repeats a prefix. Owns the order of steps, the tree, twins by mathemat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -72,9 +72,15 @@ class Plan:
     subtrees: tuple[Subtree, ...]
     distinct: int  # placements that are computed
     twin: NDArray[np.int64]  # placement → the number under which it is computed; −1 for the plain placement
+    _known: dict[Any, Any] = field(default_factory=dict, repr=False)  # both functions are asked for every pair of steps
 
     def stochastic(self, first: int) -> frozenset[fx.Node]:
         """What is computed once per variant and pass when noise enters at step `first` or later."""
+        if first not in self._known:
+            self._known[first] = self._stochastic(first)
+        return self._known[first]
+
+    def _stochastic(self, first: int) -> frozenset[fx.Node]:
         entered = {step.node for step in self.steps[first:]}
         after: set[fx.Node] = set()
         for node in self.captured.nodes:
@@ -84,6 +90,11 @@ class Plan:
 
     def segment(self, first: int, index: int) -> list[fx.Node]:
         """The stochastic nodes between step `index` and the next, for a subtree that starts at `first`."""
+        if (first, index) not in self._known:
+            self._known[first, index] = self._segment(first, index)
+        return self._known[first, index]
+
+    def _segment(self, first: int, index: int) -> list[fx.Node]:
         position = self.captured.position
         start = position[self.steps[index].node]
         end = position[self.steps[index + 1].node] if index + 1 < len(self.steps) else len(position)

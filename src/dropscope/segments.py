@@ -28,8 +28,10 @@ def spread(value: Tensor, dim: int, copies: int) -> Tensor:
     return wide.reshape(*shape[:dim], -1, *shape[dim + 1 :])
 
 
-def select(value: Tensor, dim: int, variants: int, chosen: Tensor) -> Tensor:
-    """The rows of the chosen variants, in their order."""
+def select(value: Tensor, dim: int, variants: int, chosen: Tensor | None) -> Tensor:
+    """The rows of the chosen variants, in their order; None chooses all of them as they are."""
+    if chosen is None:
+        return value
     return value.unflatten(dim, (variants, -1)).index_select(dim, chosen).flatten(dim, dim + 1)
 
 
@@ -55,18 +57,24 @@ def disturb_rows(
     word = uniform.reshape(1, words, *units)
     each = (variants, *[1] * (word.dim() - 1))
     if noise == "bernoulli":
-        factor = torch.where(word >= level.view(each), gain.view(each), 0.0)
+        factor = (word >= level.view(each)).float().mul_(gain.view(each))
     else:
         factor = (standard_normal(word) * gain.view(each)).add_(1.0)
     factor = factor.to(value.dtype)
     if parent is None:
         examples = rows.shape[0]
-        product = factor.view(variants, words // examples, examples, *units) * rows
+        product = _times(factor.view(variants, words // examples, examples, *units), rows)
     elif isinstance(parent, Tensor):
-        product = rows.unflatten(0, (-1, words)).index_select(0, parent) * factor
+        product = _times(factor, rows.unflatten(0, (-1, words)).index_select(0, parent))
     else:
-        product = rows.unflatten(0, (-1, 1, words)) * factor.unflatten(0, (-1, parent))
+        product = _times(factor.unflatten(0, (-1, parent)), rows.unflatten(0, (-1, 1, words)))
     return product.reshape(-1, *tail).movedim(0, dim)
+
+
+def _times(factor: Tensor, rows: Tensor) -> Tensor:
+    """factor × rows, into the factor where it has the shape of the product: nobody else holds it."""
+    shape = torch.broadcast_shapes(factor.shape, rows.shape)
+    return factor.mul_(rows) if factor.shape == shape and factor.dtype == rows.dtype else factor * rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -148,7 +148,7 @@ def _job(
     check_label(label)
     check_score(objective)
     chosen = _chosen_scores(scores, objective)
-    placed = [as_placement(placement) for placement in placements]
+    placed = list(dict.fromkeys(as_placement(placement) for placement in placements))
     if not placed:
         raise BadInput(
             "a sweep has at least one placement", "placements", [], "pass a PlacementGrid or a list of texts"

@@ -297,7 +297,8 @@ class Walk(TorchFunctionMode):
     def _add(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         tags = [tag for tag in map(self._tags.get, args[:2]) if tag is not None]
         branch = None
-        if len(tags) == 2 and args[0].shape == args[1].shape:
+        # Ranks first: to compare a symbolic batch with another dimension would pin it while the model is exported.
+        if len(tags) == 2 and args[0].dim() == args[1].dim() and args[0].shape == args[1].shape:
             branch = residual_branch(tags[0], tags[1])
         if branch is None:
             return self._called(func, name, args, kwargs)

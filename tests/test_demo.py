@@ -1,0 +1,50 @@
+"""The demo: the whole flow with few passes, its files and its verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from dropscope.demo import _verdict, demo, digits
+
+
+def test_the_whole_flow(tmp_path: Path) -> None:
+    said: list[str] = []
+    state = torch.get_rng_state()
+    run = demo(tmp_path / "demo", passes=2, say=said.append)
+    assert torch.equal(state, torch.get_rng_state())
+    text = "\n".join(said)
+    assert run.engine == "shared"
+    assert len(run.rows) == 999 * 5
+    assert "Verdict: " in text
+    assert "deferring 10 % lifts accuracy" in text
+    assert str(tmp_path / "demo" / "curves.png") in text
+    assert (tmp_path / "demo" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert run.folder is not None
+    parts = list((run.folder / "rows").glob("part-*.parquet"))
+    assert sum(len(pd.read_parquet(path)) for path in parts) == 999 * 5
+
+
+def test_the_data_are_always_in_the_same_order() -> None:
+    (images, labels), (again, _) = digits(), digits()
+    assert images.shape == (1797, 1, 8, 8)
+    assert (float(images.min()), float(images.max())) == (0.0, 1.0)
+    assert torch.equal(images, again)
+    assert set(labels.tolist()) == set(range(10))
+
+
+@pytest.mark.parametrize(
+    ("better", "words"),
+    [("mc", "ranks errors better than one plain pass"), ("plain", "do not use"), ("none", "no better")],
+)
+def test_the_verdict_follows_the_interval(better: str, words: str) -> None:
+    right = torch.arange(400) % 4 > 0
+    knows = (~right).double() + torch.rand(400, generator=torch.Generator().manual_seed(0)) * 0.1
+    blind = torch.rand(400, generator=torch.Generator().manual_seed(1)).double()
+    mc = knows if better == "mc" else blind
+    plain = knows if better == "plain" else blind
+    tables = {name: pd.DataFrame({"uncertainty": u, "correct": right}) for name, u in (("a", mc), ("b", plain))}
+    assert words in _verdict(tables, "conv1=0.2")

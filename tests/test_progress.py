@@ -1,0 +1,70 @@
+"""Progress: nothing for short work or where it is switched off, lines without a terminal, a bar on one."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+import pytest
+
+from dropscope import progress as progress_module
+from dropscope.progress import humane, progress
+
+
+def test_counts_a_person_reads() -> None:
+    shown = [humane(n) for n in (0, 999, 1000, 1_500_000, 2e9, 3.2e12)]
+    assert shown == ["0", "999", "1.0 k", "1.5 M", "2.0 G", "3.2 T"]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(progress_module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_line_now_and_then_with_rate_and_time_left(clock: list[float], capsys: Any) -> None:
+    with progress("sweep", 1000, show=None) as tick:
+        clock[0] = 1.0
+        tick(10)
+        assert capsys.readouterr().err == ""  # short work shows nothing
+        clock[0] = 20.0
+        tick(390)
+        clock[0] = 21.0
+        tick(1)  # and then not at once again
+    assert capsys.readouterr().err == "sweep: 40%, 20 predictions/s, 30 s left\n"
+
+
+@pytest.mark.parametrize(("total", "show"), [(1000, False), (0, None)])
+def test_nothing_where_it_is_switched_off_or_there_is_nothing(
+    total: int, show: bool | None, clock: Any, capsys: Any
+) -> None:
+    with progress("sweep", total, show=show) as tick:
+        clock[0] = 100.0
+        tick(500)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress("sweep", 100) as tick:
+        tick(60)
+        tick(40)
+    assert "sweep" in screen.getvalue()
+    assert "predictions/s" in screen.getvalue()
+
+
+def test_an_error_inside_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for terminal in (True, False):
+        stream = io.StringIO()
+        stream.isatty = lambda terminal=terminal: terminal  # type: ignore[method-assign]
+        monkeypatch.setattr(sys, "stderr", stream)
+        with pytest.raises(KeyError, match="inside"), progress("sweep", 100):
+            raise KeyError("inside")

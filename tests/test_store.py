@@ -1,0 +1,267 @@
+"""A run as a folder: whole files, one specification, taken up again after any kill with the same rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import dropscope as ds
+import zoo
+from dropscope.errors import BadInput
+from dropscope.store import Store, digest, weights_fingerprint
+
+SWEEP = sys.modules["dropscope.sweep"]
+
+
+def net(seed: int = 0) -> nn.Module:
+    return zoo.seeded(lambda: nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3)), seed)
+
+
+def given(**changed: Any) -> dict[str, Any]:
+    whole = {"model": net(), "placements": [f"0={r}" for r in (0.1, 0.3, 0.5)] + ["last=.5"], "passes": 3,
+             "data": (zoo.vectors(20), torch.arange(20) % 3), "keep": "none"}  # fmt: skip
+    return whole | changed
+
+
+def rows(number: int, text: str = "a") -> pd.DataFrame:
+    return pd.DataFrame({"number": [number, number], "order": [0, 1], "placement": text, "aurc": [0.1, 0.2]})
+
+
+# --- a closed form ----------------------------------------------------------------------------------------------------
+
+
+def test_parts_come_back_in_the_order_of_placements(tmp_path: Path) -> None:
+    store = Store(tmp_path / "run")
+    assert store.open({"passes": 3}, {"block": 7}) == {"block": 7}
+    store.write_rows("b", rows(0, "first"))
+    store.write_rows("a", rows(1, "second"))
+    assert store.has("a")
+    assert not store.has("c")
+    found = store.read_rows()
+    assert found.placement.tolist() == ["first", "first", "second", "second"]
+    assert list(found.columns) == ["placement", "aurc"]
+    known = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert known["spec"] == {"passes": 3}
+
+
+def test_digests_and_fingerprints() -> None:
+    assert digest(["a", "b"]) != digest(["b", "a"])
+    assert weights_fingerprint(net()) == weights_fingerprint(net())
+    assert weights_fingerprint(net()) != weights_fingerprint(net(1))
+    changed = zoo.resnet()
+    before = weights_fingerprint(changed)
+    changed.bn1.running_mean[0] += 1e-6  # a buffer counts as well
+    assert weights_fingerprint(changed) != before
+
+
+# --- contracts --------------------------------------------------------------------------------------------------------
+
+
+def test_torn_files_are_removed_and_whole_ones_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.open({"passes": 3}, {})
+    store.write_rows("a", rows(0))
+    torn = [tmp_path / "rows" / ".part-x1", tmp_path / ".part-y2"]
+    for path in torn:
+        path.write_bytes(b"half a file")
+    assert len(Store(tmp_path).read_rows()) == 2  # never read
+    Store(tmp_path).open({"passes": 3}, {})
+    assert not any(path.exists() for path in torn)
+    assert Store(tmp_path).has("a")
+
+
+def test_a_part_is_there_or_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    store.open({}, {})
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("killed before the rename")))
+    with pytest.raises(OSError, match="killed"):
+        store.write_rows("a", rows(0))
+    assert not store.has("a")
+    assert [path.name[:6] for path in (tmp_path / "rows").iterdir()] == [".part-"]
+
+
+def test_what_is_fixed_stays_as_at_the_first_start(tmp_path: Path) -> None:
+    Store(tmp_path).open({"passes": 3}, {"memory": 1})
+    assert Store(tmp_path).open({"passes": 3}, {"memory": 2}) == {"memory": 1}
+
+
+def test_folders_that_are_no_run(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"has a run\.json"):
+        Store(tmp_path / "nothing").read_spec()
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "part-a.parquet").write_bytes(b"")
+    with pytest.raises(BadInput, match="choose an empty or new folder"):
+        Store(tmp_path).open({}, {})
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(BadInput, match="JSON"):
+        Store(tmp_path).open({}, {})
+    (tmp_path / "run.json").write_text('{"format": 99}')
+    with pytest.raises(BadInput, match="format 1"):
+        Store(tmp_path).open({}, {})
+
+
+def test_an_empty_run_has_no_rows(tmp_path: Path) -> None:
+    Store(tmp_path).open({}, {})
+    with pytest.raises(BadInput, match="has rows"):
+        Store(tmp_path).read_rows()
+
+
+CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "passes": ({"passes": 4}, "passes"),
+    "seed": ({"seed": 1}, "seed"),
+    "weights": ({"model": net(1)}, "weights"),
+    "inputs": ({"data": (zoo.vectors(20) + 1, torch.arange(20) % 3)}, "data"),
+    "labels": ({"data": (zoo.vectors(20), torch.arange(20) % 2)}, "data"),
+    "placements": ({"placements": ["0=.1"]}, "placements"),
+    "order of placements": ({"placements": ["last=.5", "0=.1", "0=.3", "0=.5"]}, "placements"),
+    "label": ({"label": "plain"}, "label"),
+    "masks": ({"masks": "per_pass"}, "masks"),
+    "measures": ({"measures": ["bald"]}, "measures"),
+    "scores": ({"scores": ["aurc"]}, "scores"),
+    "ids": ({"ids": "index"}, "keyed_by"),
+    "engine": ({"engine": "reference"}, "engine"),
+    "outputs": ({"outputs": lambda o: (5 * o).softmax(1)}, "outputs"),
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    ds.sweep(**given(), out=folder)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_another_run_does_not_mix_with_this_one(name: str, finished: Path) -> None:
+    changed, key = CHANGES[name]
+    before = contents(finished)
+    with pytest.raises(BadInput, match="a folder holds one run") as error:
+        ds.sweep(**given(**changed), out=finished)
+    assert key in str(error.value.received)
+    assert contents(finished) == before
+
+
+def test_a_rerun_is_a_no_op_with_the_same_rows(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = ds.sweep(**given())
+    monkeypatch.setattr(SWEEP._Job, "score", lambda *_: pytest.fail("nothing is missing"))
+    again = ds.sweep(**given(), out=finished)
+    pd.testing.assert_frame_equal(again.rows, first.rows, check_dtype=False)
+    assert again.folder == finished
+    assert {"run.json", "baseline.parquet", "examples.parquet"} <= set(contents(finished))
+
+
+def test_a_resume_does_only_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SWEEP, "_PLACEMENTS_PER_UNIT", 1)
+    whole = ds.sweep(**given(), out=tmp_path)
+    parts = sorted((tmp_path / "rows").iterdir())
+    assert len(parts) == 4
+    kept = {path.name: path.read_bytes() for path in parts}
+    parts[1].unlink()
+    parts[3].unlink()
+    asked: list[Any] = []
+    score = SWEEP._Job.score
+
+    def counted(self: Any, unit: Any, tick: Any) -> pd.DataFrame:
+        asked.append(unit)
+        return score(self, unit, tick)
+
+    monkeypatch.setattr(SWEEP._Job, "score", counted)
+    again = ds.sweep(**given(), out=tmp_path)
+    assert len(asked) == 2
+    pd.testing.assert_frame_equal(again.rows, whole.rows)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "rows").iterdir()} == kept
+
+
+def test_the_number_of_examples_in_a_batch_may_change(finished: Path) -> None:
+    """Keys belong to examples, so batches are no part of what a run is."""
+    ds.sweep(**given(batch_size=7), out=finished)
+
+
+# --- killed at any moment ---------------------------------------------------------------------------------------------
+
+# Imports and captures once, then runs each sweep in a fork of itself: a kill takes the fork alone.
+SCRIPT = textwrap.dedent("""
+    import os
+    import sys
+    import torch
+    torch.set_num_threads(1)
+    sys.path.insert(0, {tests!r})
+    import zoo
+    from torch import nn
+    import dropscope as ds
+    sys.modules["dropscope.sweep"]._PLACEMENTS_PER_UNIT = 5
+    net = zoo.seeded(lambda: nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 3)))
+    grid = ds.PlacementGrid(["0", "2"], rates=(.1, .2, .3, .4, .5, .6, .8))
+    data = zoo.vectors(300), torch.arange(300) % 3
+
+    def run(passes, **options):
+        ds.sweep(net, grid, data, passes=passes, engine="shared", progress=False, **options)
+
+    run(1, keep="none")
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            run(60, keep="top:3", out=line.strip())
+            os._exit(0)
+        print(child, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+""")
+
+
+def test_killed_at_random_moments_a_run_ends_with_the_same_rows(tmp_path: Path) -> None:
+    script = SCRIPT.format(tests=str(Path(__file__).parent))
+    parent = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+
+    def started(name: str) -> int:
+        parent.stdin.write(f"{tmp_path / name}\n")
+        parent.stdin.flush()
+        return int(parent.stdout.readline())
+
+    started("warm")
+    assert parent.stdout.readline() == "0\n"
+    begun = time.monotonic()
+    started("whole")
+    assert parent.stdout.readline() == "0\n"
+    takes = time.monotonic() - begun
+    draw, codes = random.Random(0), []
+    for _ in range(6):
+        child = started("killed")
+        time.sleep(draw.uniform(0.02, 0.6) * takes)
+        os.kill(child, signal.SIGKILL)
+        codes.append(int(parent.stdout.readline()))
+    started("killed")
+    assert parent.stdout.readline() == "0\n"
+    parent.stdin.close()
+    assert parent.wait(timeout=60) == 0
+    parent.stdout.close()
+    assert -signal.SIGKILL in codes
+    whole, again = contents(tmp_path / "whole"), contents(tmp_path / "killed")
+    parts = [name for name in whole if name.startswith("rows")]
+    assert len(parts) == 14
+    assert set(again) == set(whole)  # no part lost, doubled or torn
+    for name in parts:
+        assert again[name] == whole[name], name
+    first, second = (Store(tmp_path / name).read_rows() for name in ("whole", "killed"))
+    pd.testing.assert_frame_equal(first, second)
+    assert len(first) == 63 * 5
+    assert np.isfinite(first.aurc).all()
