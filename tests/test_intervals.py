@@ -20,11 +20,11 @@ def test_quantiles_of_known_replicates() -> None:
 def test_the_interval_covers_a_known_mean() -> None:
     """Accuracy .8 on 200 examples: 95 % intervals hold the truth in about 95 of 100 data sets."""
     draw, covered = np.random.default_rng(0), 0
-    for seed in range(200):
+    for seed in range(100):
         correct = torch.from_numpy(draw.random(200) < 0.8)
-        low, high = interval(bootstrap(torch.rand(200), correct, resamples(200, None, 300, seed))["accuracy"])
+        low, high = interval(bootstrap(torch.rand(200), correct, resamples(200, None, 200, seed))["accuracy"])
         covered += low <= 0.8 <= high
-    assert 0.90 <= covered / 200 <= 0.99
+    assert 0.88 <= covered / 100 <= 1.0
 
 
 def test_replicates_are_the_scores_of_resampled_examples() -> None:

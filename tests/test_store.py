@@ -210,7 +210,7 @@ SCRIPT = textwrap.dedent("""
     sys.modules["dropscope.sweep"]._PLACEMENTS_PER_UNIT = 5
     net = zoo.seeded(lambda: nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 3)))
     grid = ds.PlacementGrid(["0", "2"], rates=(.1, .2, .3, .4, .5, .6, .8))
-    data = zoo.vectors(300), torch.arange(300) % 3
+    data = zoo.vectors(200), torch.arange(200) % 3
 
     def run(passes, **options):
         ds.sweep(net, grid, data, passes=passes, engine="shared", progress=False, **options)
@@ -219,7 +219,7 @@ SCRIPT = textwrap.dedent("""
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
-            run(60, keep="top:3", out=line.strip())
+            run(25, keep="top:3", out=line.strip())
             os._exit(0)
         print(child, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)

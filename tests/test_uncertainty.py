@@ -166,6 +166,14 @@ def test_dense_outputs_have_a_row_per_volume_and_a_map_per_voxel() -> None:
     np.testing.assert_allclose(table.correct, share)
 
 
+def test_voxels_without_a_label_do_not_count() -> None:
+    labels = torch.zeros(3, 8, 8, 8).long()
+    labels[:, 4:] = 255
+    table = ds.uncertainty(zoo.unet3d(), "down1=.3", (zoo.volumes(), labels), passes=2, ignore_label=255)
+    found = ds.maps(zoo.unet3d(), "down1=.3", zoo.volumes(), passes=2)["prediction"]
+    np.testing.assert_allclose(table.correct, (found[:, :4] == 0).flatten(1).double().mean(1))
+
+
 # --- measures and labels ----------------------------------------------------------------------------------------------
 
 

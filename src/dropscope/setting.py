@@ -37,6 +37,7 @@ class Setting:
     masks: str
     classes: int
     dense: bool  # a prediction per voxel, pixel or label, not per example
+    ignore_label: int | None = None  # marks what has no label
 
     def on_device(self, batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return inputs.moved(batch.args, batch.kwargs, self.device)
@@ -104,7 +105,7 @@ def prepare(
     if labels and labels[0].shape[1:] != shown.shape[2:]:
         remedy = "one class index per prediction: [N] for classification, [N, *spatial] for dense outputs"
         raise BadInput("labels have the shape of the predictions", "labels", tuple(labels[0].shape), remedy)
-    return Setting(model, read, site_map, outputs, where, seed, masks, shown.shape[1], shown.dim() > 2)
+    return Setting(model, read, site_map, outputs, where, seed, masks, shown.shape[1], shown.dim() > 2, ignore_label)
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -227,7 +227,9 @@ def _table(setting: Setting, block: Block, chosen: Tensor, values: dict[str, Ten
     right = None if batch.labels is None else (chosen == batch.labels)
     if setting.dense:
         if right is not None:
-            table["correct"] = right.flatten(1).double().mean(1).numpy()  # the share of voxels, pixels or labels
+            counted = torch.ones_like(right) if setting.ignore_label is None else batch.labels != setting.ignore_label
+            shares = (right & counted).flatten(1).sum(1).double() / counted.flatten(1).sum(1)
+            table["correct"] = shares.numpy()  # of the voxels, pixels or labels that have a label
         means = {name: value.flatten(1).double().mean(1).cpu().numpy() for name, value in values.items()}
         return pd.DataFrame(table | means)
     if batch.labels is not None:
