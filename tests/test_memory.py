@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -62,10 +63,13 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
-def peaks(*asked: tuple[str, str, int, int]) -> list[int]:
+def peaks(*asked: tuple[str, str, int, int], **environment: str) -> list[int]:
     """KiB after each run: engine, memory, placements, passes."""
     script = SCRIPT.format(tests=str(Path(__file__).parent), asked=asked)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True,
+        env=os.environ | environment,
+    )  # fmt: skip
     return [int(line) for line in done.stdout.split()]
 
 
@@ -79,6 +83,13 @@ def test_the_peak_grows_neither_with_passes_nor_with_placements() -> None:
     assert loop <= 1.1 * small
 
 
-def test_blocks_stop_growing_with_passes_whatever_is_free() -> None:
-    few, many = peaks(("shared", "auto", 10, 500), ("shared", "auto", 10, 3000))
+def test_what_is_held_stops_growing_with_passes_whatever_is_free() -> None:
+    """Live memory alone: glibc gives freed blocks back at once here. By default it keeps some, and then the peak of the
+    process under memory="auto" was seen to rise by 5 to 16 % from 10 to 1,000 passes: that is not covered by this test.
+    """
+    few, many, more = peaks(
+        ("shared", "auto", 10, 10), ("shared", "auto", 10, 1000), ("shared", "auto", 10, 3000),
+        MALLOC_MMAP_THRESHOLD_="131072",
+    )  # fmt: skip
     assert many <= 1.1 * few
+    assert more <= 1.02 * many

@@ -226,8 +226,9 @@ def _table(setting: Setting, block: Block, chosen: Tensor, values: dict[str, Ten
         table["group"] = batch.groups
     right = None if batch.labels is None else (chosen == batch.labels)
     if setting.dense:
-        if right is not None:
-            counted = torch.ones_like(right) if setting.ignore_label is None else batch.labels != setting.ignore_label
+        if right is not None and batch.labels is not None:
+            ignored = setting.ignore_label
+            counted = torch.ones_like(right) if ignored is None else batch.labels.ne(ignored)
             shares = (right & counted).flatten(1).sum(1).double() / counted.flatten(1).sum(1)
             table["correct"] = shares.numpy()  # of the voxels, pixels or labels that have a label
         means = {name: value.flatten(1).double().mean(1).cpu().numpy() for name, value in values.items()}
