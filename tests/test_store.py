@@ -24,7 +24,7 @@ import zoo
 from dropscope.errors import BadInput
 from dropscope.store import Store, digest, weights_fingerprint
 
-SWEEP = sys.modules["dropscope.sweep"]
+JOB = sys.modules["dropscope.job"]
 
 
 def net(seed: int = 0) -> nn.Module:
@@ -161,7 +161,7 @@ def test_another_run_does_not_mix_with_this_one(name: str, finished: Path) -> No
 
 def test_a_rerun_is_a_no_op_with_the_same_rows(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = ds.sweep(**given())
-    monkeypatch.setattr(SWEEP._Job, "score", lambda *_: pytest.fail("nothing is missing"))
+    monkeypatch.setattr(JOB.Job, "score", lambda *_: pytest.fail("nothing is missing"))
     again = ds.sweep(**given(), out=finished)
     pd.testing.assert_frame_equal(again.rows, first.rows, check_dtype=False)
     assert again.folder == finished
@@ -169,7 +169,7 @@ def test_a_rerun_is_a_no_op_with_the_same_rows(finished: Path, monkeypatch: pyte
 
 
 def test_a_resume_does_only_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SWEEP, "_PLACEMENTS_PER_UNIT", 1)
+    monkeypatch.setattr(JOB, "_PLACEMENTS_PER_UNIT", 1)
     whole = ds.sweep(**given(), out=tmp_path)
     parts = sorted((tmp_path / "rows").iterdir())
     assert len(parts) == 4
@@ -177,13 +177,13 @@ def test_a_resume_does_only_what_is_missing(tmp_path: Path, monkeypatch: pytest.
     parts[1].unlink()
     parts[3].unlink()
     asked: list[Any] = []
-    score = SWEEP._Job.score
+    score = JOB.Job.score
 
     def counted(self: Any, unit: Any, tick: Any) -> pd.DataFrame:
         asked.append(unit)
         return score(self, unit, tick)
 
-    monkeypatch.setattr(SWEEP._Job, "score", counted)
+    monkeypatch.setattr(JOB.Job, "score", counted)
     again = ds.sweep(**given(), out=tmp_path)
     assert len(asked) == 2
     pd.testing.assert_frame_equal(again.rows, whole.rows)
@@ -207,7 +207,7 @@ SCRIPT = textwrap.dedent("""
     import zoo
     from torch import nn
     import dropscope as ds
-    sys.modules["dropscope.sweep"]._PLACEMENTS_PER_UNIT = 2
+    sys.modules["dropscope.job"]._PLACEMENTS_PER_UNIT = 2
     net = zoo.seeded(lambda: nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 3)))
     grid = ds.PlacementGrid(["0", "2"], rates=(.1, .2, .3, .4, .5, .6, .8))
     data = zoo.vectors(200), torch.arange(200) % 3

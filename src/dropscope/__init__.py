@@ -5,9 +5,10 @@ from dropscope.audit import audit
 from dropscope.errors import AuditFailed, BadInput, DropscopeError
 from dropscope.grid import PlacementGrid, PlacementSpace
 from dropscope.injection import injected
+from dropscope.job import Run
 from dropscope.placement import Placement
 from dropscope.sites import Site, find_sites
-from dropscope.sweep import Run, sweep
+from dropscope.sweep import sweep
 from dropscope.uncertainty import maps, sample, uncertainty
 from dropscope.version import __version__
 from dropscope.watch import watch
