@@ -45,8 +45,8 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.everything: $(VENV)/.core
-	@echo "Installing the extras: text, medical, test, check"
-	@$(INSTALL) --editable '.[text,medical,test,check]'
+	@echo "Installing the extras: text, medical, training, test, check"
+	@$(INSTALL) --editable '.[text,medical,training,test,check]'
 	@touch $@
 
 # Other libraries, for the benchmarks alone: in a folder of their own, so that the environment stays as it is.

@@ -15,6 +15,7 @@ from dropscope.plan import Plan, bytes_of, peak_bytes
 # Working set of a segment on a CPU: beyond the caches, folding is slower than looping (PITFALLS R25).
 _CACHE_BYTES = 8 << 20
 _CPU_EXAMPLES = 128
+_CPU_PASSES = 32  # more at once is no faster, and the allocator keeps what was freed: the peak would grow with passes
 _CUDA_EXAMPLES_AT_LEAST = 64
 
 
@@ -51,10 +52,9 @@ def block_sizes(plan: Plan, examples: int, passes: int, memory: int, device: tor
     rows = tuple(max(1, working // size) for size in heaviest)
     plain_bytes = max(sum(bytes_of(captured, node) for node in captured.nodes) // 4, 1)
     if not fused.available(device):
-        at_once = max(
-            1, min(examples, _CPU_EXAMPLES if device.type == "cpu" else examples, share // plain_bytes, min(rows))
-        )
-        return Blocks(at_once, max(1, min(passes, min(rows) // at_once)), rows)
+        limits = (_CPU_EXAMPLES, _CPU_PASSES) if device.type == "cpu" else (examples, passes)
+        at_once = max(1, min(examples, limits[0], share // plain_bytes, min(rows)))
+        return Blocks(at_once, max(1, min(passes, limits[1], min(rows) // at_once)), rows)
     kept = tuple(_kept_bytes(plan, i, heaviest[i]) for i in steps)
     family = [len(step.rates) * size for step, size in zip(plan.steps, kept, strict=True)]
     pairs = max(1, share // max(family))  # (pass, example) pairs at once: a family of every site must fit

@@ -1,110 +1,52 @@
-"""The command line: reads what was asked, calls the library, prints the answer. No command computes anything itself.
-
-Exit codes: 0 done, 1 an audit failed, 2 bad input. `BadInput` and `AuditFailed` are printed as one message on stderr;
-anything else is a fault of ours and keeps its traceback. Answers go to stdout, remarks to stderr.
-"""
+"""The commands for one model: sites, audit, sweep; the demonstration; templates."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from dataclasses import asdict
 from enum import Enum
 from typing import Annotated, Any
 
 import pandas as pd
 import typer
-from rich.console import Console
-from rich.table import Table
-from typer.core import TyperGroup
 
 from dropscope import inputs, models
 from dropscope.audit import audit as run_audit
+from dropscope.cli.application import (
+    AsJson,
+    DataName,
+    DryRun,
+    ImageSize,
+    LabelColumn,
+    Labels,
+    ModelName,
+    PlacementText,
+    Seed,
+    TextColumn,
+    app,
+)
+from dropscope.cli.shown import print_json, print_plan, print_rows, print_sites, records, stderr, stdout
 from dropscope.demo import SITES as DEMO_SITES
 from dropscope.demo import demo as run_demo
-from dropscope.errors import AuditFailed, BadInput
+from dropscope.errors import BadInput
 from dropscope.grid import PlacementGrid
 from dropscope.load import LoadedModel, few_inputs, load_data, load_model
 from dropscope.placement import Placement
 from dropscope.resolve import resolve
-from dropscope.scores import TABLE as SCORES
 from dropscope.setting import check_passes
-from dropscope.sites import Site, SiteMap, examine, require_sites
+from dropscope.sites import SiteMap, examine, require_sites
 from dropscope.sweep import planned
 from dropscope.sweep import sweep as run_sweep
 from dropscope.template import DEFAULT, check_target, template, write_template
-from dropscope.version import __version__
 from dropscope.walk import Point
 
 HIDDEN_KINDS = ("block", "norm", "activation")
 DEMO_PLACEMENTS = len(PlacementGrid(DEMO_SITES))
-
-_BESIDE_THE_NAME = 60  # columns that the rest of a site's row needs
-
-
-class _Commands(TyperGroup):
-    """Turns what Dropscope raises on purpose into one message and an exit code."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BadInput as error:
-            _err().print(f"error: {error}", style="red")
-            raise typer.Exit(2) from error
-        except AuditFailed as error:
-            _err().print(f"failed: {error}", style="red")
-            raise typer.Exit(1) from error
-
-
-app = typer.Typer(
-    cls=_Commands,
-    help="Monte Carlo Dropout with evidence, for any trained PyTorch model.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-
-ModelName = Annotated[
-    str, typer.Argument(metavar="MODEL", help="file.py:callable, package.module:callable or hf:CHECKPOINT")
-]
-PlacementText = Annotated[
-    str, typer.Argument(metavar="PLACEMENT", help="for example 'last=0.5', 'conv2=0.3,fc1=0.5', 'own', 'attention=0.1'")
-]
-DataName = Annotated[
-    str,
-    typer.Option("--data", help="file.py:callable, a .csv, .jsonl or .parquet of texts, or an image folder"),
-]
-TextColumn = Annotated[str | None, typer.Option(help="Column of the texts in a table; 'text' if not given.")]
-LabelColumn = Annotated[str | None, typer.Option(help="Column of the labels in a table; 'label' if there is one.")]
-Labels = Annotated[
-    str | None, typer.Option(help="Table of an image folder, columns file and label; its labels.csv if not given.")
-]
-ImageSize = Annotated[str | None, typer.Option(help="Resize images to a side or HEIGHTxWIDTH.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and say what would be done; do not do it.")]
-Seed = Annotated[int, typer.Option(help="Seed of the noise.")]
 
 
 class Framework(str, Enum):
     torch = "torch"
     hf = "hf"
     monai = "monai"
-
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        _out().print(f"dropscope {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and leave.")
-    ] = False,
-) -> None:
-    pass
 
 
 @app.command()
@@ -122,19 +64,19 @@ def sites(
     """Where noise can go in a model: its sites in call order."""
     loaded, example = _loaded(model, data, text_column, label_column, labels, image_size)
     if dry_run:
-        _print_plan(_described(loaded, example), [], as_json)
+        print_plan(_described(loaded, example), [], as_json)
         return
     site_map = _examined(loaded, example)
     if as_json:
-        _print_json({"model": loaded.name, **_as_record(site_map)})
+        print_json({"model": loaded.name, **_as_record(site_map)})
         return
-    _print_sites([site for site in site_map.sites if every or site.kind not in HIDDEN_KINDS])
+    print_sites([site for site in site_map.sites if every or site.kind not in HIDDEN_KINDS])
     hidden = [] if every else [site.kind for site in site_map.sites if site.kind in HIDDEN_KINDS]
     if hidden:
         counts = ", ".join(f"{hidden.count(kind)} of kind {kind}" for kind in HIDDEN_KINDS if kind in hidden)
-        _out().print(f"hidden: {counts} (--all shows them)")
+        stdout().print(f"hidden: {counts} (--all shows them)")
     for remark in _remarks(site_map):
-        _out().print(remark)
+        stdout().print(remark)
 
 
 @app.command()
@@ -156,13 +98,13 @@ def audit(
     if dry_run:
         live = resolve(parsed, _examined(loaded, example))
         rows = [{"site": _address(point), "noise": s.noise, "rate": s.rate} for point, s in live.items()]
-        _print_plan(_described(loaded, example), rows, as_json)
+        print_plan(_described(loaded, example), rows, as_json)
         return
     found = run_audit(loaded.module, parsed, example, seed=seed)
     if as_json:
-        _print_json({**asdict(found), "placement": str(found.placement), "ok": found.ok})
+        print_json({**asdict(found), "placement": str(found.placement), "ok": found.ok})
     else:
-        _out().print(str(found), soft_wrap=True)
+        stdout().print(str(found), soft_wrap=True)
     if not found.ok:
         raise typer.Exit(1)
 
@@ -178,14 +120,14 @@ def demo(
     check_passes(passes)
     if dry_run:
         answer = {"placements": DEMO_PLACEMENTS, "passes": passes, "would_write": out}
-        _print_json(answer) if as_json else _out().print(
+        print_json(answer) if as_json else stdout().print(
             f"{DEMO_PLACEMENTS} placements × {passes} passes; writes {out}"
         )
         return
     said: list[str] = []
-    run = run_demo(out, passes, said.append if as_json else lambda line: _out().print(line, soft_wrap=True))
+    run = run_demo(out, passes, said.append if as_json else lambda line: stdout().print(line, soft_wrap=True))
     if as_json:
-        _print_json({"best": _records(run.best("aurc", 5)), "baseline": _records(run.baseline), "text": said})
+        print_json({"best": records(run.best("aurc", 5)), "baseline": records(run.baseline), "text": said})
 
 
 @app.command()
@@ -228,20 +170,20 @@ def sweep(
     }  # fmt: skip
     if dry_run:
         plan = planned(loaded.module, grid, found, passes, **options)
-        _print_json(asdict(plan)) if as_json else _out().print(str(plan), soft_wrap=True)
+        print_json(asdict(plan)) if as_json else stdout().print(str(plan), soft_wrap=True)
         return
     run = run_sweep(loaded.module, grid, found, passes, objective=objective, progress=None, **options)
     best = run.best(objective, 10)
     if as_json:
-        answer = {"best": _records(best), "baseline": _records(run.baseline), "levels": run.levels}
-        _print_json({**answer, "engine": run.engine, "folder": None if run.folder is None else str(run.folder)})
+        answer = {"best": records(best), "baseline": records(run.baseline), "levels": run.levels}
+        print_json({**answer, "engine": run.engine, "folder": None if run.folder is None else str(run.folder)})
         return
-    _print_rows(pd.concat([best, run.baseline]), objective)
+    print_rows(pd.concat([best, run.baseline]), objective)
     levels = run.levels["isotonic_penalty"]
-    _out().print(
+    stdout().print(
         f"isotonic penalty of a random measure {levels['random']:.4f}, of a monotone one {levels['monotone']:.4f}"
     )
-    _out().print(f"{len(run.rows)} rows by the {run.engine} engine" + (f" in {run.folder}" if run.folder else ""))
+    stdout().print(f"{len(run.rows)} rows by the {run.engine} engine" + (f" in {run.folder}" if run.folder else ""))
 
 
 @app.command()
@@ -259,14 +201,10 @@ def new(
     else:
         answer = {"wrote": str(write_template(framework.value, file)), "next": command}
     if as_json:
-        _print_json(answer)
+        print_json(answer)
         return
     for key, value in answer.items():
-        _out().print(f"{key.replace('_', ' ')}: {value}", soft_wrap=True)
-
-
-def main() -> None:
-    app()
+        stdout().print(f"{key.replace('_', ' ')}: {value}", soft_wrap=True)
 
 
 # --- shared by the commands -------------------------------------------------------------------------------------------
@@ -291,7 +229,7 @@ def _loaded(
 def _model(name: str) -> LoadedModel:
     loaded = load_model(name)
     for remark in loaded.remarks:
-        _err().print(f"remark: {remark}")
+        stderr().print(f"remark: {remark}")
     return loaded
 
 
@@ -304,10 +242,6 @@ def _numbers(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in _listed(text))
     except ValueError as error:
         raise BadInput("rates are numbers", "--rates", text, "write --rates 0.1,0.5") from error
-
-
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return json.loads(table.to_json(orient="records"))
 
 
 def _examined(loaded: LoadedModel, example: Any) -> SiteMap:
@@ -348,73 +282,3 @@ def _remarks(site_map: SiteMap) -> list[str]:
         *(f"remark: {name} is a dropout that runs in eval mode too" for name in site_map.always_on),
         *(["remark: two plain passes differ; there is randomness that no site stands for"] * site_map.nondeterministic),
     ]
-
-
-# --- printing ---------------------------------------------------------------------------------------------------------
-
-
-def _out() -> Console:
-    """Made anew for each print, for whatever stdout is now; where it is no terminal, wide enough for one line a row."""
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-    return Console(file=sys.stdout, width=width, highlight=False, markup=False)
-
-
-def _err() -> Console:
-    return Console(file=sys.stderr, highlight=False, markup=False, soft_wrap=True)
-
-
-def _print_json(answer: dict[str, Any]) -> None:
-    typer.echo(json.dumps(answer, indent=2))
-
-
-def _print_plan(described: dict[str, Any], rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        _print_json({**described, **({"noise": rows} if rows else {})})
-        return
-    _out().print(f"model: {described['model']}")
-    for name, shape in described["inputs"].items():
-        _out().print(f"input {name}: {shape}")
-    for row in rows:
-        _out().print(f"noise at {row['site']}: {row['noise']}, rate {row['rate']:g}")
-
-
-def _print_rows(rows: pd.DataFrame, objective: str) -> None:
-    """Rows with the objective's interval; an arrow says which way is better."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    arrows = {"lower": "↓", "higher": "↑"}
-    shown = list(dict.fromkeys([objective, "aurc", "error_auroc", "isotonic_penalty"]))
-    table.add_column("placement", overflow="fold")
-    table.add_column("measure", no_wrap=True)
-    for name in ("accuracy↑", *(f"{name}{arrows[SCORES[name].direction]}" for name in shown), "95 % interval", "cost↓"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows.to_dict("records"):
-        interval = f"{row[f'{objective}_low']:.4f}–{row[f'{objective}_high']:.4f}"
-        numbers = [f"{row['accuracy']:.4f}", *(f"{row[name]:.4f}" for name in shown), interval, f"{row['cost']:.1f}×"]
-        table.add_row(row["placement"], row["measure"], *numbers)
-    _out().print(table)
-
-
-def _print_sites(found: list[Site]) -> None:
-    """A row per site, or two lines where the names leave no room for a row: a name that is broken cannot be copied."""
-    out = _out()
-    longest = max((len(site.name) for site in found), default=0)
-    if longest + _BESIDE_THE_NAME > out.width:
-        for site in found:
-            rate = "" if site.own_rate is None else f", own rate {site.own_rate:g}"
-            out.print(site.name, soft_wrap=True)
-            out.print(f"    {site.kind}, {_shape(site)}{rate}: {' '.join(site.positions)}", soft_wrap=True)
-        return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("site", no_wrap=True)
-    table.add_column("kind", no_wrap=True)
-    table.add_column("positions (first: auto)")
-    table.add_column("shape", no_wrap=True)
-    table.add_column("own rate", justify="right", no_wrap=True)
-    for site in found:
-        rate = "" if site.own_rate is None else f"{site.own_rate:g}"
-        table.add_row(site.name, site.kind, " ".join(site.positions), _shape(site), rate)
-    out.print(table)
-
-
-def _shape(site: Site) -> str:
-    return "×".join(map(str, site.shape)) or "scalar"

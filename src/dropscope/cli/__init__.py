@@ -1,0 +1,16 @@
+"""The command line: reads what was asked, calls the library, prints the answer. No command computes anything itself.
+
+Exit codes: 0 done, 1 an audit failed, 2 bad input. `BadInput` and `AuditFailed` are printed as one message on stderr;
+anything else is a fault of ours and keeps its traceback. Answers go to stdout, remarks to stderr.
+"""
+
+from __future__ import annotations
+
+from dropscope.cli import commands, study  # noqa: F401 - importing them adds their commands
+from dropscope.cli.application import app
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,59 @@
+"""A published claim beside what was measured here, and whether it stands.
+
+Owns the three verdicts and the rule that gives them: an interval decides or it does not. Which claims there are,
+and how each is measured, is a study's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import pandas as pd
+
+Verdict = Literal["holds", "does not hold", "cannot be decided"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One line of a study's summary. `published` and `ours` carry their numbers in words, `how` names the test."""
+
+    name: str
+    statement: str
+    published: str
+    ours: str
+    verdict: Verdict
+    how: str
+
+
+def decided(low: float, high: float, *, above: float | None = None, below: float | None = None) -> Verdict:
+    """Whether an interval lies on the claimed side of a bound; one that crosses it, or is undefined, decides nothing.
+
+    >>> decided(0.2, 0.4, above=0), decided(-0.3, -0.1, above=0), decided(-0.1, 0.1, above=0)
+    ('holds', 'does not hold', 'cannot be decided')
+    >>> decided(0.2, 0.4, below=1), decided(float("nan"), 1, below=0)
+    ('holds', 'cannot be decided')
+    """
+    if (above is None) == (below is None):
+        raise TypeError("decided takes either above or below")
+    if math.isnan(low) or math.isnan(high):
+        return "cannot be decided"
+    if above is not None:
+        return "holds" if low > above else "does not hold" if high < above else "cannot be decided"
+    assert below is not None
+    return "holds" if high < below else "does not hold" if low > below else "cannot be decided"
+
+
+def shown(value: float, low: float, high: float, digits: int = 4, unit: str = "") -> str:
+    """A number with its 95 % interval, as summaries print it.
+
+    >>> shown(0.12345, 0.1, 0.2)
+    '0.1235 (0.1000 to 0.2000)'
+    """
+    return f"{value:.{digits}f}{unit} ({low:.{digits}f}{unit} to {high:.{digits}f}{unit})"
+
+
+def claims_table(claims: Sequence[Claim]) -> pd.DataFrame:
+    return pd.DataFrame([asdict(claim) for claim in claims])

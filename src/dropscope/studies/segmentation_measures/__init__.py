@@ -1,0 +1,1 @@
+"""Study S3: which uncertainty measure finds the wrong voxels of a segmentation."""

@@ -1,0 +1,1 @@
+"""Study S1: where should dropout go in an image classifier? A grid search over placements, with its analyses."""
