@@ -272,3 +272,9 @@ def test_a_placement_named_twice_is_one_placement() -> None:
 def test_the_plain_placement_under_a_measure_of_spread() -> None:
     run = both(net(), ["none", "0=.5"], data(), measures=["bald_corrected", "averaged_std"])
     assert len(run.rows) == 4
+
+
+def test_an_ignored_label_is_refused_because_a_sweep_scores_every_example() -> None:
+    net, data = zoo.seeded(lambda: nn.Linear(8, 3)), (zoo.vectors(6), torch.tensor([0, 1, 2, -1, 0, 1]))
+    with pytest.raises(BadInput, match="scores every example"):
+        ds.sweep(net, ["last=0.5"], data, passes=2, ignore_label=-1)

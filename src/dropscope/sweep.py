@@ -103,6 +103,9 @@ def _job(
         raise BadInput(
             "a sweep has at least one placement", "placements", [], "pass a PlacementGrid or a list of texts"
         )
+    if common.get("ignore_label") is not None:
+        remedy = "leave out the examples without a label"
+        raise BadInput("a sweep scores every example", "ignore_label", common["ignore_label"], remedy)
     setting = prepare(model, data, seed=seed, device=device, **common)
     if setting.dense:
         got = "one prediction per voxel, pixel or label"
