@@ -25,6 +25,8 @@ class Task:
     train: Callable[[nn.Module, int, torch.device, bool | None], History] | None  # None: the network comes trained
     validation: tuple[Tensor, Tensor]  # inputs, labels: a placement is chosen here
     test: tuple[Tensor, Tensor]  # … and reported here
+    positions: tuple[str, ...] = ("before_activation", "after_activation")  # ("auto",): each layer's own only
+    masks_inputs: bool = True  # whether the grid is repeated with masks on the layers' inputs
     test_groups: list[str] | None = None  # patients, where examples share them
     about: dict[str, Any] = field(default_factory=dict)  # fingerprint of data and recipe: a folder holds one study
     remarks: tuple[str, ...] = ()  # for the summary: leaks, what was left out

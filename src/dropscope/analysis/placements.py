@@ -1,0 +1,177 @@
+"""What a placement is, as numbers beside its scores: how much is dropped, in how many layers, how early, how evenly.
+
+Owns the quantities of S1 (eq 18 to 23) and their marginal means, over the rows of any sweep. Whether a difference is
+more than chance is `effects`' to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from dropscope.errors import BadInput, nearest
+from dropscope.placement import Placement, parse_address
+
+QUANTITIES = ("p_mean", "n_layers", "first", "last", "mu", "sigma", "skewness", "kurtosis")
+
+_POSITIONS = {"before_activation": "before", "after_activation": "after"}
+
+
+def described(rows: pd.DataFrame, layers: Sequence[str]) -> pd.DataFrame:
+    """The rows with what their placements are; every distinct text is read once.
+
+    `layers` are the maskable layers in order, l = 1 … L. Adds, with p_l the rate of layer l (0 where it has none):
+    `rate_LAYER` = p_l; `n_layers` = #{l : p_l > 0}; `p_mean` = the mean of p_l over those (eq 18); `first`, `last` =
+    the smallest and largest such l, `first_layer`, `last_layer` their names, `first_rate`, `last_rate` their rates (eq
+    23); and with p'_l = p_l/Σp_j: `mu` = Σ p'_l·l, `sigma` = √Σ p'_l (l − mu)², `skewness`, `kurtosis` = Σ p'_l ((l −
+    mu)/sigma)³ and ⁴ (eq 19 to 22; kurtosis is not the excess; both are NaN, not 0, at sigma = 0, where they have no
+    meaning). `position` is before, after, input, output, auto, mixed or none. `none` has n_layers = 0, the rest NaN.
+
+    >>> rows = pd.DataFrame({"placement": ["a=0.25,c=0.75", "b@input=0.5"]})
+    >>> described(rows, ["a", "b", "c"])[["p_mean", "n_layers", "first", "last", "mu", "position"]].values.tolist()
+    [[0.5, 2, 1, 3, 2.5, 'auto'], [0.5, 1, 2, 2, 2.0, 'input']]
+    """
+    if "placement" not in rows:
+        raise BadInput(
+            "rows have a placement each",
+            "columns of rows",
+            list(rows.columns),
+            "pass run.rows, or rows with its column",
+        )
+    names = _names(layers)
+    codes, texts = pd.factorize(rows["placement"])
+    rates = np.zeros((len(texts), len(names)))
+    positions = []
+    for row, text in enumerate(texts):
+        positions.append(_read(str(text), names, rates[row]))
+    facts = _facts(rates, list(layers), positions)
+    taken = {name: values[codes] for name, values in facts.items()}
+    return rows.assign(**taken)
+
+
+def marginal(rows: pd.DataFrame, by: str | Sequence[str], score: str) -> pd.DataFrame:
+    """Mean and std of a score over placements, for every measure and value of `by`.
+
+    Columns: `measure` (where rows have it), `by`, `mean`, `std`, `between`, `placements`, `networks`. With a column
+    `network`, mean is the mean over networks of each one's mean, std the root mean square of each one's std over its
+    placements, and between the std (ddof 1) of the networks' means, NaN for one. std has ddof 0: a grid is all there
+    is, not a sample; it describes and is no interval (R27). Rows without a value of `by` or of the score are left out.
+
+    >>> rows = pd.DataFrame({"n_layers": [1, 1, 2], "aurc": [0.1, 0.3, 0.5]})
+    >>> marginal(rows, "n_layers", "aurc")[["n_layers", "mean", "std", "placements"]].round(3).values.tolist()
+    [[1.0, 0.2, 0.1, 2.0], [2.0, 0.5, 0.0, 1.0]]
+    """
+    by = [by] if isinstance(by, str) else list(by)
+    keys = [*(["measure"] if "measure" in rows and "measure" not in by else []), *by]
+    for name in (*keys, score):
+        if name not in rows:
+            raise BadInput("rows have the columns asked for", "column", name, nearest(name, map(str, rows.columns)))
+    known = rows.dropna(subset=[*keys, score])
+    within = known.assign(network=known.get("network", "")).groupby([*keys, "network"], observed=True)[score]
+    each = pd.DataFrame({"mean": within.mean(), "variance": within.var(ddof=0), "size": within.size()})
+    groups = each.groupby(level=keys, observed=True)
+    table = pd.DataFrame(
+        {
+            "mean": groups["mean"].mean(),
+            "std": np.sqrt(groups["variance"].mean()),
+            "between": groups["mean"].std(),
+            "placements": groups["size"].max(),
+            "networks": groups.size(),
+        }
+    )
+    return table.reset_index()
+
+
+def per_layer_rate(rows: pd.DataFrame, which: Literal["first", "last"], score: str) -> pd.DataFrame:
+    """`marginal` per (layer, rate), the layer being the first or the last masked one, the rate its rate (eq 23).
+
+    >>> rows = described(pd.DataFrame({"placement": ["a=0.2", "a=0.2,b=0.6"], "aurc": [0.1, 0.3]}), ["a", "b"])
+    >>> per_layer_rate(rows, "first", "aurc")[["first_layer", "first_rate", "mean"]].values.tolist()
+    [['a', 0.2, 0.2]]
+    """
+    if which not in ("first", "last"):
+        raise BadInput("a layer is the first or the last masked one", "which", which, "write 'first' or 'last'")
+    return marginal(rows, [which, f"{which}_layer", f"{which}_rate"], score)
+
+
+def computed(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows without twins: what equals another placement by mathematics counts once.
+
+    >>> rows = pd.DataFrame({"placement": ["a@input=0.1", "b=0.1"], "twin_of": [None, "a@input=0.1"]})
+    >>> computed(rows)["placement"].tolist()
+    ['a@input=0.1']
+    """
+    return rows[rows["twin_of"].isna()] if "twin_of" in rows else rows
+
+
+def _names(layers: Sequence[str]) -> dict[tuple[str, int | None], tuple[int, bool]]:
+    """Site and call → index, and whether the layer's own name says where its mask goes."""
+    names: dict[tuple[str, int | None], tuple[int, bool]] = {}
+    for index, layer in enumerate(layers):
+        name, call, position = parse_address(layer)
+        if (name, call) in names:
+            raise BadInput("a layer is listed once", "layers", layer, "list each maskable layer once, in order")
+        names[name, call] = index, position is not None
+    if not names:
+        raise BadInput("there is at least one maskable layer", "layers", list(layers), "list the layers of the grid")
+    return names
+
+
+def _read(text: str, names: dict[tuple[str, int | None], tuple[int, bool]], into: np.ndarray) -> str:
+    """Puts the rates of one placement into a row of zeros; returns its position."""
+    placement = Placement.parse(text)
+    positions = set()
+    if placement.own:
+        remedy = "leave these rows out: the model's own dropout has no rate in them"
+        raise BadInput("placements name layers", "placement", text, remedy)
+    for term in placement.terms:
+        if (term.name, term.call) not in names:
+            remedy = "list every layer of the grid in layers, or leave these rows out"
+            raise BadInput(f"placements mask the layers {', '.join(n for n, _ in names)}", "placement", text, remedy)
+        index, fixed = names[term.name, term.call]
+        if into[index]:
+            raise BadInput("a layer has one rate", f"layer {term.name!r}", text, "leave out rows with two positions")
+        into[index] = term.rate
+        if not fixed:
+            positions.add(_POSITIONS.get(term.position, term.position))
+    if placement.is_none:
+        return "none"
+    return "mixed" if len(positions) > 1 else next(iter(positions), "auto")
+
+
+def _facts(rates: np.ndarray, layers: list[str], positions: list[str]) -> dict[str, np.ndarray]:
+    """Every quantity, a value per distinct placement."""
+    index = np.arange(1, len(layers) + 1)
+    masked = rates > 0
+    count, total = masked.sum(1), rates.sum(1)
+    some = count > 0
+    share = np.divide(rates, total[:, None], out=np.full_like(rates, np.nan), where=some[:, None])
+    mu = (share * index).sum(1)
+    away = index - mu[:, None]
+    # p/p is 1 exactly, so one layer alone has sigma = 0 exactly, whatever its rate.
+    sigma = np.sqrt((share * away**2).sum(1))
+    scaled = np.divide(away, sigma[:, None], out=np.full_like(rates, np.nan), where=sigma[:, None] > 0)
+    first, last = masked.argmax(1), len(layers) - 1 - masked[:, ::-1].argmax(1)
+    each = np.arange(len(rates))
+    named = np.array(layers, dtype=object)
+    unknown = 0 if some.all() else np.nan  # integers stay integers where no placement is `none`
+    return {
+        **{f"rate_{layer}": rates[:, i] for i, layer in enumerate(layers)},
+        "n_layers": count,
+        "first": np.where(some, first + 1, unknown),
+        "last": np.where(some, last + 1, unknown),
+        # Ten decimals, so that .1 + .2 and .3 are one value to group by.
+        "p_mean": np.divide(total, count, out=np.full(len(rates), np.nan), where=some).round(10),
+        "first_layer": np.where(some, named[first], None),
+        "last_layer": np.where(some, named[last], None),
+        "first_rate": np.where(some, rates[each, first], np.nan),
+        "last_rate": np.where(some, rates[each, last], np.nan),
+        "mu": mu,
+        "sigma": sigma,
+        "skewness": (share * scaled**3).sum(1),
+        "kurtosis": (share * scaled**4).sum(1),
+        "position": np.array(positions, dtype=object),
+    }

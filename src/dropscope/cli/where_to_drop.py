@@ -1,0 +1,165 @@
+"""`dropscope study where-to-drop`: reads what was asked, runs the study, prints its claims."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dropscope.cli.application import AsJson, DryRun, ImageSize, LabelColumn, Labels
+from dropscope.cli.shown import print_json, stderr, stdout
+from dropscope.cli.study import study
+from dropscope.errors import BadInput
+
+if TYPE_CHECKING:
+    from dropscope.studies.where_to_drop.study import Preset as Size
+    from dropscope.studies.where_to_drop.task import Task
+
+
+class TaskName(str, Enum):
+    cifar10 = "cifar10"
+    mammography = "mammography"
+
+
+class Network(str, Enum):
+    cnn = "cnn"
+    vit = "vit"
+    efficientnet = "efficientnet"
+
+
+class Preset(str, Enum):
+    paper = "paper"
+    small = "small"
+    smoke = "smoke"
+
+
+class Split(str, Enum):
+    by_patient = "by_patient"
+    by_image = "by_image"
+
+
+@study.command("where-to-drop")
+def where_to_drop(
+    data: Annotated[
+        str, typer.Option(help="CIFAR-10's folder or hub name, a folder of mammograms, or data for --model.")
+    ],
+    task: Annotated[TaskName, typer.Option(help="Which of the paper's tasks.")] = TaskName.cifar10,
+    network: Annotated[Network, typer.Option(help="The paper's network for CIFAR-10, or another.")] = Network.cnn,
+    model: Annotated[
+        str | None, typer.Option(help="Your own trained classifier instead of a task: file.py:callable.")
+    ] = None,
+    sites: Annotated[
+        str | None, typer.Option(help="With --model: its layers, comma-separated, the penultimate last.")
+    ] = None,
+    labels: Labels = None,
+    label_column: LabelColumn = None,
+    image_size: ImageSize = None,
+    side: Annotated[int, typer.Option(help="Mammography: side of the network's input.")] = 200,
+    split: Annotated[
+        Split, typer.Option(help="Mammography: by_image matches the paper; leaks are counted.")
+    ] = Split.by_patient,
+    preset: Annotated[Preset, typer.Option(help="How large: the paper's, 15 minutes, or seconds.")] = Preset.small,
+    seeds: Annotated[int, typer.Option(help="Networks to train, with seeds 0, 1, …")] = 1,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of training; the preset's if not given.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="A trained network instead: safetensors, or a plain state_dict.")
+    ] = None,
+    train_dropout: Annotated[
+        bool, typer.Option("--train-dropout", help="Also train with dropout on, and repeat the study for it.")
+    ] = False,
+    out: Annotated[str, typer.Option(help="Folder of the results; a killed run is taken up there.")] = "where-to-drop",
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one.")] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Where should dropout go in an image classifier? Trains, sweeps the grid of placements, judges each claim."""
+    import torch
+
+    from dropscope.studies.where_to_drop.study import full_grid, with_epochs
+    from dropscope.studies.where_to_drop.study import preset as size_of
+    from dropscope.studies.where_to_drop.study import where_to_drop as run
+
+    if seeds < 1 or (seeds > 1 and (weights or model)):
+        remedy = "leave --seeds out, or write --seeds 5 without --weights and --model"
+        raise BadInput("--seeds counts the networks to train", "--seeds", seeds, remedy)
+    if train_dropout and (weights or model or task is TaskName.mammography or network is not Network.cnn):
+        raise BadInput("--train-dropout is for the paper's CIFAR-10 network", "--train-dropout", True, "leave it out")
+    size = with_epochs(size_of(preset.value), epochs)
+    chosen: dict[str, Task] = {}
+    if model is not None:
+        chosen[""] = _own(model, data, sites, size, labels, label_column, image_size)
+    elif task is TaskName.mammography:
+        chosen[""] = _mammograms(data, labels, side, split.value, size, out)
+    else:
+        chosen = _cifar(data, [network.value, *(["cnn-dropout"] if train_dropout else [])], size)
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if dry_run:
+        plans = [_described(one, size, full_grid(one, size), seeds, where) for one in chosen.values()]
+        if as_json:
+            print_json({"studies": plans})
+        for plan in () if as_json else plans:
+            for key, value in plan.items():
+                stdout().print(f"{key}: {value}")
+        return
+    say = stderr().print if as_json else stdout().print
+    answers = []
+    for below, one in chosen.items():
+        file = None if weights is None else Path(weights)
+        found = run(one, Path(out) / below, size, seeds=range(seeds), weights=file, device=where, say=say)
+        answers.append({"folder": str(found.folder), "claims": [asdict(claim) for claim in found.claims]})
+        if not as_json:
+            for claim in found.claims:
+                stdout().print(f"{claim.verdict:<18} {claim.statement}\n{'':<18} here: {claim.ours}", soft_wrap=True)
+            stdout().print(f"summary, figures and tables in {found.folder}")
+    if as_json:
+        print_json({"studies": answers})
+
+
+def _cifar(data: str, networks: list[str], size: Size) -> dict[str, Task]:
+    from dropscope.studies.where_to_drop.cifar import read_cifar
+    from dropscope.studies.where_to_drop.cifar_task import cifar_task
+
+    images = read_cifar(data)
+    limits = {"train": size.train, "validation": size.validation, "test": size.test, "epochs": size.epochs}
+    folders = ["", "trained-with-dropout"]
+    return {folders[i]: cifar_task(images, name, **limits) for i, name in enumerate(networks)}
+
+
+def _mammograms(data: str, labels: str | None, side: int, split: str, size: Size, out: str) -> Task:
+    from dropscope.studies.where_to_drop.mammography import mammography
+
+    limits: dict[str, Any] = {"train": size.train, "validation": size.validation, "test": size.test}
+    if size.epochs is not None:
+        limits["epochs"] = size.epochs
+    file = None if labels is None else Path(labels)
+    return mammography(Path(data), file, side=side, split=split, cache=Path(out) / "prepared", **limits)
+
+
+def _own(
+    model: str, data: str, sites: str | None, size: Size, labels: str | None, label_column: str | None,
+    image_size: str | None,
+) -> Task:  # fmt: skip
+    from dropscope.load import load_data, load_model
+    from dropscope.studies.where_to_drop.own_task import own_task
+
+    loaded = load_model(model)
+    found = load_data(data, loaded, label_column=label_column, labels=labels, image_size=image_size)
+    named = [part.strip() for part in sites.split(",") if part.strip()] if sites else None
+    return own_task(loaded.module, found, named, size.test)
+
+
+def _described(task: Task, size: Size, grid: Any, seeds: int, device: str) -> dict[str, Any]:
+    examples = len(task.test[1])
+    return {
+        "task": task.name,
+        "layers": ", ".join(task.layers),
+        "networks to train": seeds if task.train is not None else 0,
+        "placements": len(grid),
+        "passes": size.passes,
+        "test examples": examples,
+        "predictions per network": len(grid) * size.passes * examples,
+        "device": device,
+    }

@@ -1,0 +1,96 @@
+"""Figures 1, 4 and 5: the accuracy curve of one placement, its monotone correction, and the penalty between the two.
+
+Owns pictures of per-example values. Pictures of rows are in `figures`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dropscope import scores
+from dropscope.studies.where_to_drop.gathered import Gathered
+from dropscope.studies.where_to_drop.table_three import BATCH, MEASURE, curve_pair, values
+from dropscope.studies.writing import new_figure
+
+_SHARE = np.arange(1, 101)
+_CORRECTIONS = {
+    "isotonic": (scores.isotonic_correction, "isotonic_penalty"),
+    "rearrangement": (scores.rearrangement_correction, "rearrangement_penalty"),
+}
+_COLOURS = ("#1b7837", "#762a83")
+
+
+def figure_1(tasks: list[Gathered]) -> Figure | str:
+    """A good and a bad curve: those of table 3's two placements, thin lines for networks."""
+    drawn = [g for g in tasks if curve_pair(g) is not None]
+    if not drawn:
+        return "no per-example values of the two placements"
+    figure = new_figure(6.4 * len(drawn), 4.4)
+    for g, axes in zip(drawn, figure.subplots(1, len(drawn), squeeze=False)[0], strict=True):
+        for placement, colour, word in zip(curve_pair(g) or (), _COLOURS, ("one layer", "several layers"), strict=True):
+            curves = np.stack([_curve(*values(g, i, placement)) for i in range(g.networks)])
+            if g.networks > 1:
+                axes.plot(_SHARE, 100 * curves.T, color=colour, linewidth=0.6, alpha=0.35)
+            axes.plot(_SHARE, 100 * curves.mean(0), color=colour, linewidth=2, label=f"{word}: {placement}")
+        _dress(axes, g.task.name)
+        axes.legend(frameon=False, fontsize=8, loc="best")
+    figure.suptitle("Accuracy as less certain examples are let in (expected entropy)", fontsize=11)
+    return figure
+
+
+def figure_4(tasks: list[Gathered]) -> Figure | str:
+    return _corrected(tasks, "isotonic", "Isotonic correction")
+
+
+def figure_5(tasks: list[Gathered]) -> Figure | str:
+    return _corrected(tasks, "rearrangement", "Rearrangement correction (values sorted)")
+
+
+def _corrected(tasks: list[Gathered], kind: str, title: str) -> Figure | str:
+    """A column per placement, a row for all examples and one for the first batch of 128, of the first network."""
+    g = next((g for g in tasks if curve_pair(g) is not None), None)
+    if g is None:
+        return "no per-example values of the two placements"
+    pair = curve_pair(g)
+    assert pair is not None
+    count = len(values(g, 0, pair[0])[1])
+    sizes = [count, *([BATCH] if count > BATCH else [])]
+    figure = new_figure(10.5, 3.6 * len(sizes))
+    grid = figure.subplots(len(sizes), len(pair), squeeze=False)
+    for row, size in enumerate(sizes):
+        for axes, placement in zip(grid[row], pair, strict=True):
+            uncertainty, correct = values(g, 0, placement)
+            _draw(axes, uncertainty[:size], correct[:size], kind)
+            what = f"all {size:,} examples" if size == count else f"the first {size} examples"
+            axes.set_title(f"{placement}, {what}", fontsize=9)
+    figure.suptitle(f"{title}: {MEASURE.replace('_', ' ')}, {g.task.name}, {g.results[0].name}", fontsize=11)
+    return figure
+
+
+def _draw(axes: Axes, uncertainty: torch.Tensor, correct: torch.Tensor, kind: str) -> None:
+    correction, name = _CORRECTIONS[kind]
+    curve = scores.accuracy_curve(uncertainty, correct)
+    corrected = correction(curve)
+    penalty = float(scores.TABLE[name].function(uncertainty, correct))
+    axes.fill_between(
+        _SHARE, 100 * curve, 100 * corrected, color="red", alpha=0.45, linewidth=0, label=f"penalty {penalty:.2g}"
+    )
+    axes.plot(_SHARE, 100 * curve, color="#2166ac", linewidth=1.4, label="accuracy curve")
+    axes.plot(_SHARE, 100 * corrected, color="black", linewidth=1.2, linestyle="--", label=f"{kind} correction")
+    _dress(axes, "")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _curve(uncertainty: torch.Tensor, correct: torch.Tensor) -> np.ndarray:
+    return scores.accuracy_curve(uncertainty, correct).numpy()
+
+
+def _dress(axes: Axes, title: str) -> None:
+    axes.set_xlabel("examples kept, the most certain first (%)")
+    axes.set_ylabel("accuracy on the kept examples (%)")
+    axes.set_xlim(0, 100)
+    axes.set_title(title, fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,107 @@
+"""Two claims that the paper does not make: is a low penalty a useful ranking? does any placement beat one plain pass?
+
+Owns these two. Both are about use, which a penalty alone cannot show.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+from scipy import stats
+
+from dropscope.analysis.effects import effect
+from dropscope.analysis.inference import over_networks
+from dropscope.studies.claims import Claim, Verdict, decided
+from dropscope.studies.where_to_drop.effects import line
+from dropscope.studies.where_to_drop.gathered import PLAIN, Gathered
+from dropscope.studies.where_to_drop.tables import chosen
+from dropscope.studies.where_to_drop.verdicts import (
+    ALPHA,
+    BOTH,
+    UNDECIDED,
+    WORDS,
+    all_of,
+    any_of,
+    by_test,
+    settled,
+    told,
+)
+
+
+def useful_claims(g: Gathered, table: pd.DataFrame) -> list[Claim]:
+    """Not the paper's: is a low penalty a useful ranking?"""
+    found = []
+    for measure in g.measures:
+        known = {
+            penalty: one
+            for penalty in BOTH
+            if (one := line(table, penalty, "rank correlation", measure, "aurc")) is not None
+        }
+        finding = [
+            f"with error AUROC, {WORDS[penalty]} {told(one)}"
+            for penalty in BOTH
+            if (one := line(table, penalty, "rank correlation", measure, "error_auroc")) is not None
+        ]
+        if not known:
+            continue
+        text = "; ".join(f"{WORDS[penalty]} {told(one)}" for penalty, one in known.items())
+        found.append(
+            Claim(
+                f"useful-{measure}",
+                f"Placements of lower penalty have a lower AURC, so that choosing by the penalty is useful ({measure})",
+                "not tested in the paper, which chooses by the penalty alone",
+                f"rank correlation of penalty and AURC over placements in a network (1 would be agreement): {text}. "
+                f"Free of accuracy (here −1 would be agreement): {'; '.join(finding)}. AURC of the placement of least "
+                f"penalty − least AURC: {'; '.join(_price(g, measure, penalty) for penalty in known)}",
+                all_of([settled(one, above=0) for one in known.values()]),
+                f"both penalties; {by_test(next(iter(known.values())))}",
+            )
+        )
+    return found
+
+
+def beats_plain_claims(g: Gathered) -> list[Claim]:
+    """Not the paper's: chosen on the validation examples, does any placement rank better than one plain pass?"""
+    table = chosen(g)
+    plain = g.baseline[g.baseline["measure"] == PLAIN].set_index("network")["aurc"]
+    better = (g.rows["aurc"] < g.rows["network"].astype(str).map(plain)).groupby(g.rows["network"], observed=True).sum()
+    note = f"on the test examples themselves {', '.join(map(str, better))} of {len(g.rows) // g.networks:,} rows per "
+    note += "network have a lower AURC than the plain entropy (selected after the fact: description)"
+    verdicts: list[Verdict] = []
+    texts = []
+    level = 1 - ALPHA / max(1, table["measure"].nunique() if len(table) else 1)
+    for measure, part in table.groupby("measure", sort=False) if len(table) else ():
+        estimate = over_networks(part["difference"].tolist(), level)
+        low, high = estimate.low, estimate.high
+        if g.networks == 1:
+            low, high = (_widened(part.iloc[0], end, level) for end in ("low", "high"))
+        verdicts.append(decided(low, high, below=0))
+        placements = ", ".join(dict.fromkeys(part["placement"]))
+        texts.append(f"{measure} ({placements}) {estimate.value:+.4f} ({low:+.4f} to {high:+.4f})")
+    one = g.networks == 1
+    how = (
+        "paired bootstrap over the test examples of one network, widened to 1 − .05/measures: says nothing about other "
+        "networks" if one else f"t intervals over {g.networks} networks at 1 − .05/measures"
+    )  # fmt: skip
+    verdict = any_of(verdicts)
+    return [
+        Claim(
+            "beats-plain",
+            "A placement chosen on validation examples has a lower AURC on test examples than one plain pass (entropy)",
+            "not asked in the paper",
+            f"AURC − plain AURC of the choice of each measure: {'; '.join(texts)}; {note}" if texts else note,
+            verdict if texts else UNDECIDED,
+            how if texts else "no choice was made on validation examples",
+        )
+    ]
+
+
+def _price(g: Gathered, measure: str, penalty: str) -> str:
+    """What choosing by the penalty costs in AURC, both on these examples."""
+    cost = effect(g.of(measure), lambda own: float(own["aurc"].loc[own[penalty].idxmin()] - own["aurc"].min()))
+    return f"{WORDS[penalty]} {told(cost)}"
+
+
+def _widened(row: pd.Series, end: str, level: float) -> float:
+    """One end of a 95 % bootstrap interval at another level, by the ratio of normal quantiles."""
+    factor = float(stats.norm.ppf((1 + level) / 2) / stats.norm.ppf(0.975))
+    return float(row["difference"] + factor * (row[end] - row["difference"]))

@@ -1,0 +1,95 @@
+"""All mammograms of a data set through the pipeline: every file checked first, then each prepared once and kept.
+
+Owns the cache: a .npy file per image, named by the file's content and the settings, so that nothing stale is read and a
+run that was stopped takes up where it was. What is done to an image is `preprocessing.py`'s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dropscope.progress import progress
+from dropscope.studies.where_to_drop.mammograms import Mammogram, check_image, read_image
+from dropscope.studies.where_to_drop.preprocessing import Settings, steps
+from dropscope.studies.writing import write_whole
+
+_PIPELINE = 1  # counts up when the same settings come to mean something else
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def check_files(
+    mammograms: Sequence[Mammogram], settings: Settings, cache: Path | None = None, show: bool | None = None
+) -> list[str]:
+    """A digest of each file's content. Every file that was not prepared before is checked; nothing is written."""
+
+    def checked(one: Mammogram) -> str:
+        data = one.path.read_bytes()
+        content = hashlib.blake2b(data, digest_size=16).hexdigest()
+        if cache is None or not _place(cache, content, settings).exists():
+            check_image(data, one.path, settings.smallest)
+        return content
+
+    return list(_all("checking mammograms", checked, mammograms, show))
+
+
+def prepare(
+    mammograms: Sequence[Mammogram],
+    contents: Sequence[str],
+    settings: Settings,
+    cache: Path | None = None,
+    show: bool | None = None,
+) -> NDArray[np.float32]:
+    """The images after all steps, [n, side, side], taken from the cache where it has them and put there otherwise."""
+
+    def prepared(item: tuple[Mammogram, str]) -> NDArray[np.float32]:
+        one, content = item
+        place = None if cache is None else _place(cache, content, settings)
+        known = None if place is None else _known(place, settings.side)
+        if known is not None:
+            return known
+        result = steps(read_image(one.path.read_bytes(), one.path), settings, str(one.path)).result
+        if place is not None:
+            write_whole(place, lambda part: np.save(part, result, allow_pickle=False))
+        return result
+
+    images = np.empty((len(mammograms), settings.side, settings.side), np.float32)
+    items = list(zip(mammograms, contents, strict=True))
+    for index, image in enumerate(_all("preparing mammograms", prepared, items, show)):
+        images[index] = image
+    return images
+
+
+def _place(cache: Path, content: str, settings: Settings) -> Path:
+    words = f"{_PIPELINE} {content} {sorted(asdict(settings).items())}"
+    return cache / f"{hashlib.blake2b(words.encode(), digest_size=16).hexdigest()}.npy"
+
+
+def _known(place: Path, side: int) -> NDArray[np.float32] | None:
+    """What was kept; None where there is nothing, or nothing that can be used."""
+    try:
+        kept = np.load(place, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return kept if kept.shape == (side, side) and kept.dtype == np.float32 else None
+
+
+def _all(what: str, work: Callable[[_Item], _Result], items: Sequence[_Item], show: bool | None) -> Iterator[_Result]:
+    """Results in order, several at a time: Pillow and OpenCV leave the interpreter free while they work."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, progress(what, len(items), "images", show) as tick:
+        try:
+            for result in pool.map(work, items):
+                tick(1)
+                yield result
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

@@ -1,0 +1,111 @@
+"""Figure 6 of the paper, every step of the preprocessing of one mammogram; and a contact sheet to look at many.
+
+Owns the drawings alone: the steps come from `preprocessing.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from dropscope.studies.where_to_drop.mammograms import ABNORMAL, Mammogram, read_image
+from dropscope.studies.where_to_drop.preprocessing import Box, Mask, Settings, Steps, steps
+from dropscope.studies.writing import new_figure, write_figure
+
+_BREAST, _DROPPED, _BOX, _WIDE = "tab:green", "tab:red", "tab:cyan", "gold"
+
+
+def write_preprocessing(
+    folder: Path, images: Sequence[Mammogram], settings: Settings | None = None, many: int = 24
+) -> list[Path]:
+    """`figures/figure_6` of the first abnormal mammogram and `figures/preprocessing_sheet` of `many`, evenly chosen."""
+
+    def followed(one: Mammogram) -> tuple[str, Steps]:
+        return one.path.stem, steps(read_image(one.path.read_bytes(), one.path), settings, str(one.path))
+
+    name, first = followed(next((image for image in images if image.label == ABNORMAL), images[0]))
+    chosen = [images[i] for i in np.unique(np.linspace(0, len(images) - 1, many).round().astype(int))]
+    return [
+        *write_figure(folder, "figure_6", steps_figure(first, settings, name)),
+        *write_figure(folder, "preprocessing_sheet", contact_sheet([followed(one) for one in chosen])),
+    ]
+
+
+def steps_figure(found: Steps, settings: Settings | None = None, title: str = "") -> Figure:
+    """Ten panels in the order of the work, the last two steps, z-score and resizing, in one."""
+    s = settings or Settings()
+    figure = new_figure(13, 6.2)
+    panels = figure.subplots(2, 5).ravel()
+    figure.suptitle(f"Preprocessing, step by step: {title}" if title else "Preprocessing, step by step")
+    _image(panels[0], found.grey, f"a) grey, {found.grey.shape[1]}×{found.grey.shape[0]}")
+    _image(panels[1], found.inside, f"b) {s.border} pixels of border cut")
+    _image(panels[2], found.otsu, "c) brighter than Otsu's threshold")
+    _image(panels[3], found.opened, f"d) {s.erosions} erosions, {s.dilations} dilations")
+    _outlines(panels[4], found)
+    panels[4].set_title("e) kept (green), dropped (red)", fontsize=9)
+    _projections(panels[5], found, s)
+    _image(panels[6], found.inside, f"g) box (cyan), {s.margin:.0%} wider (yellow)")
+    _box(panels[6], found.box, _BOX)
+    _box(panels[6], found.widened, _WIDE)
+    _image(panels[7], found.cropped, "h) cut to the box")
+    _image(panels[8], found.equalised, f"i) CLAHE, clip {s.clip:g}, {s.tiles}×{s.tiles} tiles")
+    _image(panels[9], found.result, f"j) z-score, resized to {s.side}×{s.side}")
+    panels[9].set_xlabel(f"values {found.result.min():.1f} to {found.result.max():.1f}", fontsize=8)
+    return figure
+
+
+def contact_sheet(many: Sequence[tuple[str, Steps]], columns: int = 8) -> Figure:
+    """Each mammogram brightened in the dark, with what was kept and dropped and its box; its result below it."""
+    rows = max(1, -(-len(many) // columns))
+    figure = new_figure(1.6 * columns, 3.4 * rows)
+    axes = figure.subplots(2 * rows, columns, squeeze=False)
+    for panel in axes.ravel():
+        panel.axis("off")
+    for index, (name, found) in enumerate(many):
+        row, column = divmod(index, columns)
+        _outlines(axes[2 * row, column], found)
+        _box(axes[2 * row, column], found.widened, _WIDE)
+        axes[2 * row, column].set_title(name, fontsize=7)
+        _image(axes[2 * row + 1, column], found.result, "")
+    return figure
+
+
+def _image(panel: Axes, values: NDArray[np.generic], title: str) -> None:
+    panel.imshow(values, cmap="gray", interpolation="antialiased")
+    panel.set_title(title, fontsize=9)
+    panel.set_xticks([])
+    panel.set_yticks([])
+
+
+def _outlines(panel: Axes, found: Steps) -> None:
+    _image(panel, (found.inside / 255.0) ** 0.45, "")  # the faint edge of the breast is hardly seen otherwise
+    for mask, colour in ((found.kept, _BREAST), (found.dropped, _DROPPED)):
+        _outline(panel, mask, colour)
+
+
+def _outline(panel: Axes, mask: Mask, colour: str) -> None:
+    if mask.any() and not mask.all():
+        panel.contour(mask, levels=[0.5], colors=[colour], linewidths=0.8)
+
+
+def _box(panel: Axes, box: Box, colour: str) -> None:
+    corner, width, height = (box.left - 0.5, box.top - 0.5), box.right - box.left, box.bottom - box.top
+    panel.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=1.2))
+
+
+def _projections(panel: Axes, found: Steps, s: Settings) -> None:
+    for axis, name in ((1, "rows"), (0, "columns")):
+        sums = found.kept.sum(axis)
+        panel.plot(sums / max(1, int(sums.max())), label=name, linewidth=1)
+    panel.axhline(s.projection, color="black", linestyle=":", linewidth=1, label=f"{s.projection:.0%} of the largest")
+    panel.set_title("f) projections of what is kept", fontsize=9)
+    panel.set_xlabel("row or column (pixels)", fontsize=8)
+    panel.set_ylabel("share of the largest sum", fontsize=8)
+    panel.tick_params(labelsize=7)
+    panel.legend(fontsize=7)

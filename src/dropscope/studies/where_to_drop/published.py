@@ -1,0 +1,79 @@
+"""The numbers that "Where to Drop" (Benyamina, Jemelen) prints, per task, as data.
+
+Owns the constants alone. How each is compared with ours is `judged`'s; where the paper leaves open what a number is of,
+the comment says so and every reading is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dropscope.studies.where_to_drop.task import Task
+
+
+@dataclass(frozen=True)
+class TableThree:
+    """A row of table 3: expected entropy under one placement."""
+
+    rates: Mapping[str, float]
+    isotonic: float
+    rearrangement: float
+
+
+@dataclass(frozen=True)
+class Number:
+    """A published rearrangement penalty: of placements that mask `layer` alone, their mean or their peak over rates."""
+
+    layer: str
+    measures: tuple[str, ...]  # more than one: the paper does not say which
+    statistic: str  # "mean" or "peak"
+    value: float
+
+
+@dataclass(frozen=True)
+class Published:
+    """What the paper says about one task."""
+
+    accuracy: float
+    accuracy_range: tuple[float, float]  # a network trained alike is expected in here
+    table_three: tuple[TableThree, ...] = ()
+    p_mean: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # measure → penalty at the two ends
+    single: tuple[Number, ...] = ()
+    early_layers_best: bool = False  # whether it says that the penalty is least with early layers and rises with l_last
+
+
+_MEASURES = ("variation_predicted", "variation_max", "predictive_entropy", "expected_entropy", "bald")
+
+_CIFAR = Published(
+    accuracy=0.7267,
+    accuracy_range=(0.71, 0.76),
+    table_three=(
+        TableThree({"fc1": 0.8}, 0.002668, 0.005607),
+        TableThree({"conv2": 0.7, "conv3": 0.8, "fc1": 0.4}, 0.030307, 0.469543),
+    ),
+    p_mean={"predictive_entropy": (0.00015, 0.0012), "variation_predicted": (0.13, 0.03)},
+    single=(
+        Number("conv1", ("variation_predicted",), "peak", 0.11),
+        Number("conv1", ("variation_max",), "peak", 0.04),
+        Number("fc1", _MEASURES, "mean", 0.079),
+    ),
+)
+
+_MAMMOGRAPHY = Published(
+    accuracy=0.8720,
+    accuracy_range=(0.852, 0.892),  # two points either side: the paper gives one network
+    single=(Number("block3", _MEASURES, "mean", 0.0001),),
+    early_layers_best=True,
+)
+
+_BY_TASK = {
+    "cifar10-cnn": (_CIFAR, ("conv1", "conv2", "conv3", "fc1")),
+    "mammography": (_MAMMOGRAPHY, ("stem", "block1", "block2", "block3")),
+}
+
+
+def published_for(task: Task) -> Published | None:
+    """The paper's numbers where the task is one of its two, layers and all; None for every other network."""
+    found, layers = _BY_TASK.get(task.name, (None, ()))
+    return found if task.layers == layers else None
