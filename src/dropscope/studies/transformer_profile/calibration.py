@@ -1,0 +1,142 @@
+"""Calibration of every evaluation by group (ECE, Brier, NLL, AURC), and its change from the deterministic pass.
+
+Owns the resampling of contexts, shared by all configurations so that differences are paired. The scores are
+`dropscope.scores`; AURC ranks by predictive entropy, with the labels of the averaged probabilities.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from dropscope import scores
+from dropscope.intervals import interval, resamples
+from dropscope.studies.transformer_profile.results import PLAIN, Evaluated
+
+REPLICATES = 1_000
+_AT_ONCE = 1 << 20  # resampled items handled at once
+
+# Of (probabilities [..., n, C], labels, correct, predictive entropy, BALD), and the plain pass's correctness
+Score = Callable[[Mapping[str, Tensor]], Tensor]
+SCORES: dict[str, Score] = {
+    "ece": lambda x: scores.ece(x["probability"], x["label"]),
+    "brier": lambda x: scores.brier(x["probability"], x["label"]),
+    "nll": lambda x: scores.nll(x["probability"], x["label"]),
+    "aurc": lambda x: scores.aurc(x["predictive_entropy"], x["correct"]),
+    "accuracy": lambda x: x["correct"].double().mean(-1),
+    "aurc_plain_labels": lambda x: scores.aurc(x["predictive_entropy"], x["plain_correct"]),
+    "aurc_plain_labels_bald": lambda x: scores.aurc(x["bald"], x["plain_correct"]),
+}
+CALIBRATION = ("ece", "brier", "nll", "aurc")
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """Every score of one evaluation and group: on its items, and on each bootstrap replicate `[replicates]`."""
+
+    value: dict[str, float]
+    replicates: dict[str, Tensor]
+
+    def interval(self, name: str) -> tuple[float, float]:
+        return interval(self.replicates[name])
+
+
+Key = tuple[str, str, str]  # model, configuration, group
+
+
+def replicate(e: Evaluated, replicates: int = REPLICATES, seed: int = 0) -> dict[Key, Replicated]:
+    """Scores of every evaluation and group. Evaluations on the same contexts share their resamples."""
+    drawn: dict[tuple[str, ...], list[Tensor]] = {}
+    found = {}
+    for model in e.names:
+        for configuration in (PLAIN, *e.stochastic):
+            if not e.has(model, configuration):
+                continue
+            for group in e.all_groups:
+                items = e.outcomes(model, configuration, group)
+                contexts = tuple(str(c) for c in items.context)
+                if contexts not in drawn:
+                    enough = len(set(contexts)) > 1
+                    drawn[contexts] = resamples(len(items), contexts, replicates, seed) if enough else []
+                plain = e.outcomes(model, PLAIN, group) if e.has(model, PLAIN) else None
+                found[model, configuration, group] = _scored(_tensors(items, plain), drawn[contexts])
+    return found
+
+
+def calibration(e: Evaluated, found: Mapping[Key, Replicated]) -> pd.DataFrame:
+    """A row per evaluation and group: each score with its 95 % interval over contexts."""
+    rows = []
+    for (model, configuration, group), one in found.items():
+        row: dict[str, object] = {"model": model, "configuration": configuration, "group": group}
+        for name in CALIBRATION:
+            low, high = one.interval(name)
+            row |= {name: one.value[name], f"{name}_low": low, f"{name}_high": high}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def differences(e: Evaluated, found: Mapping[Key, Replicated]) -> pd.DataFrame:
+    """Each score minus that of the deterministic pass on the same contexts; below 0 is better for all but accuracy."""
+    rows = []
+    for (model, configuration, group), noisy in found.items():
+        plain = found.get((model, PLAIN, group))
+        if configuration == PLAIN or plain is None:
+            continue
+        for name in SCORES:
+            low, high = interval(paired(noisy, plain, name))
+            rows.append({
+                "model": model, "configuration": configuration, "group": group, "score": name,
+                "deterministic": plain.value[_rival(name)], "mc": noisy.value[name],
+                "difference": difference(noisy, plain, name), "low": low, "high": high,
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def difference(noisy: Replicated, plain: Replicated, name: str) -> float:
+    """One score, MC − deterministic."""
+    return noisy.value[name] - plain.value[_rival(name)]
+
+
+def paired(noisy: Replicated, plain: Replicated, name: str) -> Tensor:
+    """The same on every replicate, `[replicates]`."""
+    return noisy.replicates[name] - plain.replicates[_rival(name)]
+
+
+def _rival(name: str) -> str:
+    """The plain pass has no BALD: whatever ranks, it is compared with the plain pass's entropy."""
+    return "aurc" if name.startswith("aurc") else name
+
+
+def _tensors(items: pd.DataFrame, plain: pd.DataFrame | None) -> dict[str, Tensor]:
+    tensors = {
+        "probability": torch.tensor(np.stack([np.asarray(p, float) for p in items.probability])),
+        "label": torch.tensor(items.label.to_numpy(np.int64, copy=True)),
+    }
+    for name in ("correct", "predictive_entropy", "bald"):
+        tensors[name] = torch.tensor(items[name].to_numpy(bool if name == "correct" else float, copy=True))
+    right = items if plain is None else plain
+    return tensors | {"plain_correct": torch.tensor(right.correct.to_numpy(bool, copy=True))}
+
+
+def _scored(tensors: Mapping[str, Tensor], indices: Sequence[Tensor]) -> Replicated:
+    value = {name: float(score(tensors)) for name, score in SCORES.items()}
+    replicates = {name: torch.full((len(indices),), math.nan, dtype=torch.float64) for name in SCORES}
+    by_size: dict[int, list[int]] = defaultdict(list)  # contexts differ in size, so replicates do
+    for at, chosen in enumerate(indices):
+        by_size[len(chosen)].append(at)
+    for size, places in by_size.items():
+        at_once = max(1, _AT_ONCE // size)
+        for start in range(0, len(places), at_once):
+            part = torch.tensor(places[start : start + at_once])
+            chosen = torch.stack([indices[at] for at in part.tolist()])
+            drawn = {name: values[chosen] for name, values in tensors.items()}
+            for name, score in SCORES.items():
+                replicates[name][part] = score(drawn)
+    return Replicated(value, replicates)

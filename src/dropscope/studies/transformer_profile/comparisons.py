@@ -1,0 +1,218 @@
+"""The tests of study S2, each p-value with its test's name: within a model over items, between models over models.
+
+Owns which values are compared with which. Within a model the replicates are contexts, between models the models;
+passes are never replicates (Cohen's d over passes is printed because the paper's kind of d is, and named so).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from dropscope.analysis.contrasts import cohens_d, difference_of_means, paired_d
+from dropscope.analysis.inference import bootstrap_p, holm, over_clusters, over_networks
+from dropscope.studies.transformer_profile import published
+from dropscope.studies.transformer_profile.levels import pick
+from dropscope.studies.transformer_profile.results import (
+    BASELINE,
+    HIGH_ATTENTION,
+    HIGH_BOTH,
+    HIGH_FFN,
+    MEMORY,
+    PLAIN,
+    REASONING,
+    Evaluated,
+)
+
+ALPHA = 0.05
+WITHIN_ALPHA = ALPHA / published.TESTS_OF_A_FAMILY
+QUARTILE_ALPHA = ALPHA / published.QUARTILE_TESTS
+READINGS = tuple(dict.fromkeys(name for name, _ in published.DROPS))
+WITHIN_METHODS = {
+    "p_bootstrap": "paired percentile bootstrap over contexts",
+    "p_t": "paired t over contexts (cluster-robust)",
+}
+
+
+def within_models(e: Evaluated) -> pd.DataFrame:
+    """Deterministic against each stochastic configuration: share of correct passes minus deterministic correctness.
+
+    `difference` is the mean over items (MC − deterministic), `low` and `high` its 95 % interval over contexts. Both
+    p-values stand against .05/15 and, adjusted after Holm over all rows of the table, against .05.
+    """
+    rows = []
+    for model in e.names:
+        for configuration in e.stochastic:
+            if not e.has(model, PLAIN, configuration):
+                continue
+            for group in e.all_groups:
+                rows.append({"model": model, "configuration": configuration, "group": group}
+                            | _within(e, model, configuration, group))  # fmt: skip
+    table = pd.DataFrame(rows)
+    if table.empty:
+        return table
+    for name in WITHIN_METHODS:
+        table[f"{name}_holm"] = holm(table[name])
+    table["beyond_05_15"] = (table[list(WITHIN_METHODS)] < WITHIN_ALPHA).all(axis=1)
+    table["beyond_holm"] = (table[[f"{name}_holm" for name in WITHIN_METHODS]] < ALPHA).all(axis=1)
+    return table
+
+
+def _within(e: Evaluated, model: str, configuration: str, group: str) -> dict[str, object]:
+    plain, noisy = e.outcomes(model, PLAIN, group), e.outcomes(model, configuration, group)
+    difference = noisy.frequency.to_numpy(float) - plain.correct.to_numpy(float)
+    contexts = list(noisy.context)
+    found = over_clusters(difference, contexts)
+    return {
+        "difference": found.value, "low": found.low, "high": found.high, "contexts": found.n,
+        "p_bootstrap": bootstrap_p(difference, contexts), "p_t": found.p,
+        "d_over_passes": d_over_passes(e, model, configuration, group), "d_over_items": paired_d(difference),
+    }  # fmt: skip
+
+
+def d_over_passes(e: Evaluated, model: str, configuration: str, group: str) -> float:
+    """Cohen's d of the passes' accuracies, MC − deterministic; the one deterministic answer stands for as many passes.
+
+    Grows without bound as items are added, whatever the effect: it tells spread over passes, not over items.
+    """
+    noisy, plain = e.accuracies(model, configuration, group), e.accuracies(model, PLAIN, group)
+    return cohens_d(noisy, np.resize(plain, len(noisy)))
+
+
+def attention_or_ffn(e: Evaluated) -> pd.DataFrame:
+    """Which of the two hurts more: run-level accuracy at high attention minus that at high FFN, paired over items."""
+    rows = []
+    for model in e.names:
+        if not e.has(model, HIGH_ATTENTION, HIGH_FFN):
+            continue
+        for group in e.all_groups:
+            first, second = e.outcomes(model, HIGH_ATTENTION, group), e.outcomes(model, HIGH_FFN, group)
+            difference = first.frequency.to_numpy(float) - second.frequency.to_numpy(float)
+            found = over_clusters(difference, list(first.context))
+            worse = "FFN" if found.low > 0 else "attention" if found.high < 0 else "cannot be decided"
+            rows.append({
+                "model": model, "group": group, "difference": found.value, "low": found.low, "high": found.high,
+                "p_t": found.p, "hurts_more": worse,
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def quartiles(e: Evaluated, levels: pd.DataFrame, stability: pd.DataFrame) -> pd.DataFrame:
+    """Steadiest against least steady quarter of the models (5 against 5 of 19), on accuracy and never on std.
+
+    One test per group at .05/3. Cohen's d is over models. With fewer than four models there are no quarters.
+    """
+    size = math.ceil(len(stability) / 4)
+    rows = []
+    for group in e.all_groups:
+        accuracy = pick(levels, e.mc, group)
+        known = len(stability) >= 4
+        steady = [accuracy[m] for m in stability.model[:size]] if known else []
+        unsteady = [accuracy[m] for m in stability.model[-size:]] if known else []
+        found = difference_of_means(steady, unsteady)
+        rows.append({
+            "group": group, "models": f"{len(steady)} against {len(unsteady)}",
+            "steadiest": float(np.mean(steady)) if steady else math.nan,
+            "least_steady": float(np.mean(unsteady)) if unsteady else math.nan,
+            "difference": found.value, "low": found.low, "high": found.high, "p": found.p, "test": found.method,
+            "d_over_models": cohens_d(steady, unsteady), "beyond_05_3": found.p < QUARTILE_ALPHA,
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def kinds(e: Evaluated, levels: pd.DataFrame) -> pd.DataFrame:
+    """Encoders and decoders at the baseline: mean accuracy per group over models, and the gap of the two domains."""
+    about = e.models.set_index("model")
+    rows = []
+    for kind in dict.fromkeys(about.kind):
+        members = [name for name in e.names if about.kind[name] == kind and e.mc and e.has(name, e.mc)]
+        for what, values in _profiles(e, levels, members).items():
+            found = over_networks(list(values))
+            rows.append({
+                "kind": kind, "what": what, "models": found.n, "mean": found.value, "low": found.low,
+                "high": found.high, "published": _published_kind(e, str(kind), what),
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def kind_gap(e: Evaluated, levels: pd.DataFrame) -> dict[str, list[float]]:
+    """Δ of every model at the baseline, by kind."""
+    about = e.models.set_index("model")
+    found: dict[str, list[float]] = {}
+    for name, gap in gaps(e, levels, e.mc).items():
+        found.setdefault(str(about.kind[name]), []).append(float(gap))
+    return found
+
+
+def gaps(e: Evaluated, levels: pd.DataFrame, configuration: str | None) -> pd.Series:
+    """Δ_cog by model: mean accuracy on the first domain minus that on the second; empty without two domains."""
+    if e.domains is None:
+        return pd.Series(dtype=float)
+    first, second = (pick(levels, configuration, domain) for domain in e.domains)
+    return first - second
+
+
+def drops(e: Evaluated, levels: pd.DataFrame) -> pd.DataFrame:
+    """Loss of accuracy by group, mean over models (paired), in the paper's three readings and their ratio.
+
+    The paper's third pair, 8.7 and 2.3 points, is no difference of any two rows of its table 6; the reading here is
+    from deterministic to the mean of all stochastic configurations.
+    """
+    readings = {
+        READINGS[0]: (PLAIN, (HIGH_BOTH,)),
+        READINGS[1]: (BASELINE, (HIGH_BOTH,)),
+        READINGS[2]: (PLAIN, e.stochastic),
+    }
+    rows = []
+    for name, (start, ends) in readings.items():
+        if not ends or not set(ends) <= set(e.stochastic) or (start != PLAIN and start not in e.stochastic):
+            continue
+        for group in e.all_groups:
+            after = pd.concat([pick(levels, end, group) for end in ends], axis=1).mean(axis=1, skipna=False)
+            lost = (pick(levels, start, group) - after).dropna()
+            found = over_networks(list(lost))
+            rows.append({
+                "reading": name, "group": group, "models": found.n, "drop": found.value, "low": found.low,
+                "high": found.high, "published": published.DROPS.get((name, group), math.nan),
+            })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def family_or_size(stability: pd.DataFrame) -> pd.DataFrame:
+    """Leave-one-out prediction of each model's std from its family's other members and from a line on log(parameters).
+
+    Only models whose family has another member take part; `difference` = squared error by size − by family, so that
+    above 0 the family predicts better. Undefined for fewer than four models in all.
+    """
+    rows = []
+    size = np.log(stability.parameters.to_numpy(float)) if len(stability) else np.empty(0)
+    std = stability["std"].to_numpy(float)
+    for at, row in enumerate(stability.itertuples(index=False)):
+        others = np.arange(len(stability)) != at
+        relatives = others & (stability.family == row.family).to_numpy()
+        if not relatives.any() or len(stability) < 4 or np.ptp(size[others]) == 0:
+            continue
+        by_family = float(std[relatives].mean())
+        slope, level = np.polyfit(size[others], std[others], 1)
+        by_size = float(slope * size[at] + level)
+        rows.append({
+            "model": row.model, "family": row.family, "std": std[at], "by_family": by_family, "by_size": by_size,
+            "difference": (by_size - std[at]) ** 2 - (by_family - std[at]) ** 2,
+        })  # fmt: skip
+    return pd.DataFrame(rows, columns=["model", "family", "std", "by_family", "by_size", "difference"])
+
+
+def _profiles(e: Evaluated, levels: pd.DataFrame, members: list[str]) -> dict[str, pd.Series]:
+    found = {group: pick(levels, e.mc, group).reindex(members) for group in e.all_groups}
+    if e.domains is not None:
+        found["gap"] = gaps(e, levels, e.mc).reindex(members)
+    return found
+
+
+def _published_kind(e: Evaluated, kind: str, what: str) -> float:
+    values = published.KINDS.get(kind)
+    if values is None or e.domains != (MEMORY, REASONING):
+        return math.nan
+    return dict(zip((MEMORY, REASONING, "gap"), values, strict=True)).get(what, math.nan)

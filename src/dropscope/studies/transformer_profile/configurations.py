@@ -1,0 +1,135 @@
+"""The five configurations of the paper as placements: an attention rate and an FFN rate become sites of one model.
+
+Owns both meanings of the rates. `config`: the paper's, what the config fields of the model's family reach (the hidden
+field also touches attention outputs, embeddings and some heads). `component`: exactly the attention weights and the
+output of the feed-forward blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from dropscope.errors import BadInput
+from dropscope.families import FIELDS, with_rates
+from dropscope.models import random_state_kept
+from dropscope.placement import Placement, check_choice
+from dropscope.resolve import resolve
+from dropscope.sites import SiteMap, examine
+from dropscope.walk import Point
+
+MODES = ("config", "component")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    name: str
+    attention: float
+    ffn: float
+
+    @property
+    def deterministic(self) -> bool:
+        return self.attention == self.ffn == 0
+
+
+CONFIGURATIONS = (
+    Configuration("deterministic", 0.0, 0.0),
+    Configuration("baseline", 0.1, 0.1),
+    Configuration("high_attention", 0.6, 0.1),
+    Configuration("high_ffn", 0.1, 0.6),
+    Configuration("high_both", 0.6, 0.6),
+)
+
+# Rates nobody configures: where they turn up in a model that was built with them, their field was read.
+_TELL_ATTENTION, _TELL_HIDDEN = 0.3141592653589793, 0.2718281828459045
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """Which of a model's own dropouts follows which rate: "attention", "ffn", or a number for one with its own."""
+
+    follows: Mapping[Point, str | float]
+    remarks: tuple[str, ...]
+
+
+def reach(model: nn.Module, example: dict[str, Tensor], site_map: SiteMap) -> Reach:
+    """What the config fields of the model's family reach, seen by building it with tell-tale rates.
+
+    A head with a field of its own keeps the rate its config gives it. For a family without known fields, what a
+    dropout serves decides: attention weights follow the attention rate, the head keeps its own, the rest the FFN rate.
+    """
+    config: Any = model.config
+    roles = {(site.module, site.call): site.role for site in site_map.sites}
+    if config.model_type in FIELDS:
+        with random_state_kept():
+            twin = type(model)(with_rates(config, attention=_TELL_ATTENTION, hidden=_TELL_HIDDEN)).eval()
+        twin = twin.to(next(iter(example.values())).device)
+        names = {_TELL_ATTENTION: "attention", _TELL_HIDDEN: "ffn"}
+        own = examine(twin, (), example).own
+        follows: dict[Point, str | float] = {point: names.get(found.rate, found.rate) for point, found in own.items()}
+    else:
+        follows = {}
+        for point, found in site_map.own.items():
+            role = roles.get((point.name, point.call))
+            follows[point] = "attention" if role == "attention" else found.rate if role == "head" else "ffn"
+    return Reach(follows, tuple(_remarks(follows, roles, site_map)))
+
+
+def _remarks(
+    follows: Mapping[Point, str | float], roles: Mapping[tuple[str, int], str | None], site_map: SiteMap
+) -> list[str]:
+    said = []
+    if site_map.own and not any(found.rate > 0 for found in site_map.own.values()):
+        said.append(
+            "every dropout field of the checkpoint is 0: left so, its passes would all be alike; here they are set"
+        )
+    kept = {point.name: rate for point, rate in follows.items() if isinstance(rate, float) and rate > 0}
+    for name, rate in kept.items():
+        said.append(f"the head's dropout {name} has its own field and keeps its rate {rate:g}; off in deterministic")
+    if "ffn" not in {roles.get((p.name, p.call)) for p, rate in follows.items() if rate == "ffn"}:
+        said.append(
+            "no called dropout lies in the feed-forward blocks: in config mode the FFN rate reaches other parts only"
+        )
+    said += [f"{name} is a dropout that is never called" for name in site_map.dead]
+    return said
+
+
+def placement_of(configuration: Configuration, mode: str, reached: Reach | None) -> Placement:
+    """The placement of a configuration; `reached` is needed in `config` mode.
+
+    >>> print(placement_of(CONFIGURATIONS[2], "component", None), placement_of(CONFIGURATIONS[0], "component", None))
+    attention=0.6,ffn=0.1 none
+    """
+    check_choice(mode, "--rates", MODES)
+    if configuration.deterministic:
+        return Placement.none()
+    if mode == "component":
+        return Placement({"attention": configuration.attention, "ffn": configuration.ffn})
+    assert reached is not None
+    by_name: dict[str | float, float] = {"attention": configuration.attention, "ffn": configuration.ffn}
+    rates = {
+        f"{point.name}#{point.call}@{point.position}": by_name.get(rule, rule)
+        for point, rule in reached.follows.items()
+    }
+    live = {address: float(rate) for address, rate in rates.items() if float(rate) > 0}
+    if not live:
+        got = f"{configuration.attention:g} / {configuration.ffn:g} reach no dropout"
+        raise BadInput(
+            "a configuration reaches a dropout of the model", configuration.name, got, "write --rates component"
+        )
+    return Placement(live, mask="element")
+
+
+def layers_of(site_map: SiteMap) -> list[tuple[int, str, str]]:
+    """(layer, component, site) of every attention and feed-forward block in call order, each a site of its own."""
+    found = []
+    for component in ("attention", "ffn"):
+        try:
+            points = resolve(Placement({component: 0.5}), site_map)
+        except BadInput:
+            continue  # a model without attention weights, or without a feed-forward block that is known as one
+        found += [(i, component, f"{p.name}#{p.call}@{p.position}") for i, p in enumerate(points)]
+    return sorted(found)

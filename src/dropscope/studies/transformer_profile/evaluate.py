@@ -1,0 +1,158 @@
+"""One configuration of one model on the test items: audited, then passes, then what the tables hold of them.
+
+Owns run-level accuracy (each pass gives one accuracy over all items of a group) and the row of an item. Statistics
+over models and claims read the tables.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from dropscope import measures
+from dropscope.audit import Audit, audit_live
+from dropscope.errors import AuditFailed
+from dropscope.placement import Placement
+from dropscope.resolve import resolve
+from dropscope.sites import SiteMap, examine
+from dropscope.statistics import PassStatistics
+from dropscope.studies.transformer_profile.passes import probabilities_of_passes, rows_at_once
+from dropscope.studies.transformer_profile.tokens import Encoded, TokenBatch, length_sorted, padding
+
+OVERALL = "overall"
+_AUDITED = 8  # items
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A model on its device with its test items: what every evaluation of it shares."""
+
+    model: nn.Module
+    site_map: SiteMap
+    encoded: Encoded
+    batches: list[TokenBatch]
+    example: dict[str, Tensor]  # a few items, on the device
+
+    @property
+    def padding(self) -> float:
+        return padding(self.batches)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Rows of one configuration, without the names of model and configuration."""
+
+    passes: pd.DataFrame  # pass, group, accuracy
+    items: pd.DataFrame
+    audits: pd.DataFrame  # site, call, asked, measured, fired
+    remarks: tuple[str, ...]
+    seconds: float  # of the passes
+
+
+def bench(model: nn.Module, encoded: Encoded, device: torch.device) -> Bench:
+    """The model on its device, its sites, and its items in length-sorted batches."""
+    model = model.to(device).eval()
+    median = sorted(len(tokens) for tokens in encoded.tokens)[len(encoded.tokens) // 2]
+    batches = length_sorted(encoded, rows_at_once(model, median, device))
+    middle = sorted(range(len(encoded.tokens)), key=lambda i: abs(len(encoded.tokens[i]) - median))[:_AUDITED]
+    example = {name: value.to(device) for name, value in encoded.inputs(middle).items()}
+    return Bench(model, examine(model, (), example), encoded, batches, example)
+
+
+def evaluate(
+    on: Bench,
+    placement: Placement,
+    passes: int,
+    masks: str = "per_example",
+    seed: int = 42,
+    tick: Callable[[int], None] = lambda predictions: None,
+) -> Evaluation:
+    """Audits the placement, runs the passes and counts. An audit that fails, or a plain pass that is not always the
+    same, is an error: such numbers would not mean what they claim."""
+    audited = audit(on, placement, seed)
+    started = time.perf_counter()
+    right, statistics = _run(on, placement, passes, masks, seed, tick)
+    seconds = time.perf_counter() - started
+    return Evaluation(
+        _accuracies(on, right), _rows(on, right, statistics), _findings(audited), audited.remarks, seconds
+    )
+
+
+def audit(on: Bench, placement: Placement, seed: int) -> Audit:
+    live = resolve(placement, on.site_map)
+    return audit_live(on.model, placement, live, (), on.example, on.site_map, seed).raise_if_failed()
+
+
+def accuracies(
+    on: Bench, placement: Placement, passes: int, masks: str, seed: int, tick: Callable[[int], None]
+) -> pd.DataFrame:
+    """Run-level accuracies alone: pass, group, accuracy."""
+    return _accuracies(on, _run(on, placement, passes, masks, seed, tick)[0])
+
+
+def _run(
+    on: Bench, placement: Placement, passes: int, masks: str, seed: int, tick: Callable[[int], None]
+) -> tuple[Tensor, dict[int, PassStatistics]]:
+    """Which item was right in which pass, `[passes, items]`, and the statistics of each batch.
+
+    Without noise every pass is the plain pass: two are run, must agree to the bit, and stand for all.
+    """
+    live = resolve(placement, on.site_map)
+    labels = on.encoded.labels
+    asked = passes if live else min(passes, 2)
+    right = torch.zeros(asked, len(labels), dtype=torch.bool)
+    kept: dict[int, PassStatistics] = {}
+    for batch, first, p in probabilities_of_passes(on.model, on.site_map, live, on.batches, asked, masks, seed, tick):
+        if not live and not torch.equal(p, p[:1].expand_as(p)):
+            raise AuditFailed("two plain passes of the deterministic configuration differ: some randomness is left on")
+        statistics = kept.setdefault(id(batch), PassStatistics({"sum_p", "sum_plogp"}))
+        statistics.update(p, passes_dim=0)
+        right[first : first + len(p), batch.rows] = p.argmax(-1).cpu() == labels[batch.rows]
+    return (right if live else right[:1].expand(passes, -1)), kept
+
+
+def _accuracies(on: Bench, right: Tensor) -> pd.DataFrame:
+    groups = on.encoded.table.group
+    sides = {OVERALL: torch.ones(len(groups), dtype=torch.bool)}
+    sides |= {str(name): torch.as_tensor((groups == name).to_numpy()) for name in dict.fromkeys(groups)}
+    parts = [
+        pd.DataFrame({"pass": range(len(right)), "group": name, "accuracy": right[:, members].double().mean(1).numpy()})
+        for name, members in sides.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def _rows(on: Bench, right: Tensor, statistics: dict[int, PassStatistics]) -> pd.DataFrame:
+    table, count = on.encoded.table, len(on.encoded.table)
+    mean: Tensor | None = None
+    shown = {name: torch.zeros(count, dtype=torch.float64) for name in ("predictive_entropy", "bald")}
+    for batch in on.batches:
+        kept = statistics[id(batch)]
+        mean = torch.zeros(count, kept.mean.shape[-1], dtype=torch.float64) if mean is None else mean
+        mean[batch.rows] = kept.mean.cpu()
+        for name, values in shown.items():
+            values[batch.rows] = getattr(measures, name)(kept).double().cpu()
+    assert mean is not None
+    prediction = mean.argmax(-1).numpy()
+    found = table[["item", "context", "group", "label"]].copy()
+    found["prediction"] = prediction
+    found["correct"] = prediction == found.label.to_numpy()
+    found["frequency"] = right.double().mean(0).numpy()
+    found["probability"] = list(mean.numpy())
+    return found.assign(**{name: values.numpy() for name, values in shown.items()})
+
+
+def _findings(audited: Audit) -> pd.DataFrame:
+    rows = []
+    for finding in audited.findings:
+        address, _, position = finding.site.rpartition("@")
+        name, _, call = address.partition("#")
+        rows.append({"site": f"{name}@{position}", "call": int(call or 0), "asked": finding.asked,
+                     "measured": finding.measured, "fired": finding.fired})  # fmt: skip
+    columns = {"site": str, "call": int, "asked": float, "measured": float, "fired": bool}
+    return pd.DataFrame(rows, columns=list(columns)).astype(columns)

@@ -1,0 +1,136 @@
+"""What a folder of the study holds: a part per model and configuration, each whole or not there, and the tables.
+
+Owns names and formats, so that a killed run is taken up where it was left. It runs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dropscope.errors import BadInput
+from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS
+from dropscope.studies.writing import write_text, write_whole
+
+_OF_A_CONFIGURATION = ("passes", "items", "audits")
+_MODEL = ("model", "family", "kind", "parameters", "specialised", "status", "reason", "seconds_training",
+          "learning_rate", "remarks")  # fmt: skip
+
+
+def slug(name: str) -> str:
+    """A file name for a model: readable, and different for different names.
+
+    >>> slug("prajjwal1/bert-tiny")
+    'prajjwal1-bert-tiny-3fe9a8'
+    """
+    plain = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[-60:]
+    return f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+def claim_folder(folder: Path, spec: Mapping[str, Any]) -> None:
+    """A folder holds one study: what its parts have in common is written at the first start and must agree later."""
+    record = folder / "study.json"
+    if record.exists():
+        known, wanted = json.loads(record.read_text()), json.loads(json.dumps(spec))
+        differing = sorted(key for key in {*known, *wanted} if known.get(key) != wanted.get(key))
+        if differing:
+            raise BadInput("a folder holds one study", f"what differs from {record}", differing, "choose another --out")
+        return
+    write_text(record, json.dumps(spec, indent=2) + "\n")
+
+
+class Parts:
+    """The parts of one model."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name = name
+        self._at = folder / "parts" / slug(name)
+        self._folder = folder
+
+    def weights(self, configuration: str | None) -> Path:
+        return self._folder / "weights" / f"{slug(self.name)}{f'-{configuration}' if configuration else ''}.safetensors"
+
+    def has(self, configuration: str) -> bool:
+        return (self._at / configuration / "configuration.json").exists()
+
+    @property
+    def has_sensitivity(self) -> bool:
+        return (self._at / "sensitivity.parquet").exists()
+
+    @property
+    def complete(self) -> bool:
+        return (
+            (self._at / "model.json").exists()
+            and all(self.has(c.name) for c in CONFIGURATIONS)
+            and self.has_sensitivity
+        )
+
+    def write_model(self, row: Mapping[str, Any]) -> None:
+        write_text(self._at / "model.json", json.dumps(row, indent=2) + "\n")
+
+    def write_configuration(self, row: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> None:
+        """`row` goes last: with it, the part is there."""
+        at = self._at / str(row["configuration"])
+        for name in _OF_A_CONFIGURATION:
+            table = tables[name].copy()
+            table.insert(0, "configuration", row["configuration"])
+            table.insert(0, "model", self.name)
+            _write(at / f"{name}.parquet", table)
+        write_text(at / "configuration.json", json.dumps(row, indent=2) + "\n")
+
+    def write_sensitivity(self, table: pd.DataFrame) -> None:
+        _write(self._at / "sensitivity.parquet", table.assign(model=self.name)[["model", *table.columns]])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The configurations that are there, in the order of the paper."""
+        at = [self._at / c.name / "configuration.json" for c in CONFIGURATIONS if self.has(c.name)]
+        return [json.loads(path.read_text()) for path in at]
+
+    def tables(self, name: str) -> list[pd.DataFrame]:
+        if name == "sensitivity":
+            return [pd.read_parquet(self._at / "sensitivity.parquet")] if self.has_sensitivity else []
+        return [pd.read_parquet(self._at / c.name / f"{name}.parquet") for c in CONFIGURATIONS if self.has(c.name)]
+
+    def model_row(self, learning_rate: float, reason: str | None) -> dict[str, Any]:
+        """The model's row: facts as far as they are known, `skipped` where there is a reason."""
+        record = self._at / "model.json"
+        facts = json.loads(record.read_text()) if record.exists() else {}
+        said = [*facts.get("remarks", []), *(text for row in self.rows() for text in row.get("remarks", []))]
+        timed = sorted((self._folder / "weights").glob(f"{slug(self.name)}*.seconds.json"))
+        return {
+            "model": self.name, "family": facts.get("family", ""), "kind": facts.get("kind", ""),
+            "parameters": facts.get("parameters", 0), "specialised": facts.get("specialised", False),
+            "status": "ok" if reason is None else "skipped", "reason": reason or "",
+            "seconds_training": float(sum(json.loads(path.read_text())["seconds"] for path in timed)),
+            "learning_rate": learning_rate, "remarks": "; ".join(dict.fromkeys(said)),
+        }  # fmt: skip
+
+
+def collect(folder: Path, models: Mapping[str, str | None], learning_rate: float) -> pd.DataFrame:
+    """Writes the tables of these models (each with the reason why it was skipped, or None); the table of models.
+
+    What is there of a skipped model stays out of the other tables.
+    """
+    parts = {name: Parts(folder, name) for name in models}
+    whole = [parts[name] for name, reason in models.items() if reason is None]
+    listed = pd.DataFrame(
+        [parts[n].model_row(learning_rate, reason) for n, reason in models.items()], columns=list(_MODEL)
+    )
+    _write(folder / "models.parquet", listed)
+    rows = pd.DataFrame([row for part in whole for row in part.rows()])
+    _write(folder / "configurations.parquet", rows.drop(columns="remarks", errors="ignore"))
+    for name in (*_OF_A_CONFIGURATION, "sensitivity"):
+        tables = [table for part in whole for table in part.tables(name) if len(table)]
+        if tables:
+            _write(folder / f"{name}.parquet", pd.concat(tables, ignore_index=True))
+    return listed
+
+
+def _write(path: Path, table: pd.DataFrame) -> Path:
+    return write_whole(path, lambda part: table.to_parquet(part, index=False))

@@ -1,0 +1,148 @@
+"""For each model and group: one deterministic pass, or MC dropout in which configuration, and on what evidence.
+
+Owns the rule. MC dropout costs as many passes as it takes, so it must earn them: a configuration is recommended only if
+its NLL or its AURC is lower beyond doubt (all configurations and both scores judged at once), neither score is higher
+and the accuracy is not lower beyond doubt, its audit passed, and there is something to judge by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import pandas as pd
+
+from dropscope.analysis.inference import simultaneous
+from dropscope.intervals import interval
+from dropscope.studies.transformer_profile.calibration import Key, Replicated, difference, paired
+from dropscope.studies.transformer_profile.results import OVERALL, PLAIN, Evaluated
+
+CRITERIA = ("nll", "aurc")
+FEWEST_CONTEXTS = 30  # with fewer, a bootstrap over contexts promises more than it holds
+RULE = (
+    "MC dropout is recommended where its NLL or AURC is lower than that of one deterministic pass, with simultaneous "
+    "95 % intervals over all configurations and both scores (max-statistic bootstrap over contexts), neither is "
+    "higher, accuracy is not lower, the audit passed, the model is above chance and there are at least "
+    f"{FEWEST_CONTEXTS} contexts; otherwise one deterministic pass, which costs a fraction."
+)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A score of MC dropout minus that of the deterministic pass."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:+.4f} ({self.low:+.4f} to {self.high:+.4f})"
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """`choice` is "deterministic" or a configuration; `rival` the configuration whose changes stand as evidence."""
+
+    model: str
+    group: str
+    choice: str
+    rival: str
+    passes: int
+    attention_rate: float
+    ffn_rate: float
+    nll: Change
+    aurc: Change
+    accuracy: Change
+    aurc_plain_labels: Change
+    aurc_plain_labels_bald: Change
+    audit_ok: bool
+    reason: str
+
+
+def recommend(e: Evaluated, levels: pd.DataFrame, found: Mapping[Key, Replicated]) -> list[Recommendation]:
+    """One recommendation per model and group, of the models that have a deterministic and a stochastic evaluation."""
+    made = []
+    for model in e.names:
+        rivals = [name for name in e.stochastic if e.has(model, PLAIN, name)]
+        for group in e.all_groups if rivals else ():
+            made.append(_recommended(e, levels, found, model, group, rivals))
+    return made
+
+
+def recommendations_table(made: list[Recommendation]) -> pd.DataFrame:
+    rows = []
+    for one in made:
+        row: dict[str, object] = {}
+        for name, value in asdict(one).items():
+            row |= (
+                {name: value["value"], f"{name}_low": value["low"], f"{name}_high": value["high"]}
+                if isinstance(value, dict)
+                else {name: value}
+            )
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _recommended(
+    e: Evaluated, levels: pd.DataFrame, found: Mapping[Key, Replicated], model: str, group: str, rivals: list[str]
+) -> Recommendation:
+    changes = _changes(found, model, group, rivals)
+    level = levels[(levels.model == model) & (levels["group"] == group)].set_index("configuration")
+    floors, contexts = level.floor, int(level.contexts[PLAIN])
+    better = [name for name in rivals if _earns_it(changes[name]) and not (floors[PLAIN] and floors[name])]
+    better = better if contexts >= FEWEST_CONTEXTS else []
+    eligible = [name for name in better if bool(e.setting(model, name).audit_ok)]
+    rival = min(eligible or rivals, key=lambda name: changes[name]["nll"].value)
+    change, setting = changes[rival], e.setting(model, rival)
+    return Recommendation(
+        model=model, group=group, choice=rival if eligible else PLAIN, rival=rival,
+        passes=len(e.accuracies(model, rival, group)),
+        attention_rate=float(setting.attention_rate), ffn_rate=float(setting.ffn_rate),
+        **change, audit_ok=bool(setting.audit_ok),
+        reason=_reason(better, eligible, rival, change, bool(floors[PLAIN]) and bool(floors[rival]), contexts),
+    )  # fmt: skip
+
+
+def _changes(
+    found: Mapping[Key, Replicated], model: str, group: str, rivals: list[str]
+) -> dict[str, dict[str, Change]]:
+    plain = found[model, PLAIN, group]
+    changes: dict[str, dict[str, Change]] = {name: {} for name in rivals}
+    for name in rivals:
+        noisy = found[model, name, group]
+        for score in ("accuracy", "aurc_plain_labels", "aurc_plain_labels_bald"):
+            changes[name][score] = Change(difference(noisy, plain, score), *interval(paired(noisy, plain, score)))
+    pairs = [(name, score) for name in rivals for score in CRITERIA]
+    values = [difference(found[model, name, group], plain, score) for name, score in pairs]
+    drawn = np.stack([paired(found[model, name, group], plain, score).numpy() for name, score in pairs])
+    for (name, score), value, (low, high) in zip(pairs, values, simultaneous(values, drawn), strict=True):
+        changes[name][score] = Change(value, low, high)
+    return changes
+
+
+def _earns_it(change: Mapping[str, Change]) -> bool:
+    better = any(change[score].high < 0 for score in CRITERIA)
+    worse = any(change[score].low > 0 for score in CRITERIA) or change["accuracy"].high < 0
+    return better and not worse
+
+
+def _reason(
+    better: list[str], eligible: list[str], rival: str, change: Mapping[str, Change], at_chance: bool, contexts: int
+) -> str:
+    numbers = f"NLL {change['nll']}, AURC {change['aurc']}, accuracy {change['accuracy']}"
+    if eligible:
+        lower = " and ".join(name.upper() for name in CRITERIA if change[name].high < 0)
+        return f"{lower} lower than that of one pass: {numbers}"
+    if better:
+        return f"{', '.join(better)} would be better, but the audit failed; {numbers}"
+    if at_chance:
+        return f"not above chance with or without dropout, so neither is of use yet; {rival} has {numbers}"
+    if contexts < FEWEST_CONTEXTS:
+        return f"{contexts} contexts are too few to say that dropout is better; {rival} has {numbers}"
+    return f"no configuration is better beyond doubt; the one of lowest NLL, {rival}, has {numbers}"
+
+
+def overall(made: list[Recommendation]) -> list[Recommendation]:
+    """Those over all items, which the summary prints."""
+    return [one for one in made if one.group == OVERALL]

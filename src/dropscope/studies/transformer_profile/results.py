@@ -1,0 +1,172 @@
+"""The tables an evaluation left in its folder, read once and checked, as everything that reports on them asks for them.
+
+Owns the names of tables and columns, which groups and configurations there are, and that all configurations of a model
+were evaluated on the same items. Writing the tables is the evaluation's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from dropscope.errors import BadInput
+
+OVERALL, MEMORY, REASONING = "overall", "memory", "reasoning"
+PLAIN, BASELINE, HIGH_ATTENTION, HIGH_FFN, HIGH_BOTH = (
+    "deterministic", "baseline", "high_attention", "high_ffn", "high_both",
+)  # fmt: skip
+
+COLUMNS = {
+    "models": "model family kind parameters specialised status reason seconds_training learning_rate remarks",
+    "configurations": "model configuration attention_rate ffn_rate mode masks protocol placement audit_ok seconds",
+    "passes": "model configuration pass group accuracy",
+    "items": "model configuration item context group label prediction correct frequency probability "
+    "predictive_entropy bald",
+    "audits": "model configuration site call asked measured fired",
+    "sensitivity": "model layer component group rate accuracy std deterministic_accuracy",
+}
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The tables of one folder; `models` are those that were evaluated, `skipped` those that could not be."""
+
+    models: pd.DataFrame
+    skipped: pd.DataFrame
+    configurations: pd.DataFrame
+    passes: pd.DataFrame
+    items: pd.DataFrame
+    audits: pd.DataFrame
+    sensitivity: pd.DataFrame | None
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Evaluated models, in the order of their table."""
+        return tuple(self.models.model)
+
+    @cached_property
+    def shown(self) -> dict[str, str]:
+        """What tables and figures call a model: the last part of its name, or all of it where two end alike."""
+        ends = [short(name) for name in self.names]
+        return {name: end if ends.count(end) == 1 else name for name, end in zip(self.names, ends, strict=True)}
+
+    @cached_property
+    def groups(self) -> tuple[str, ...]:
+        """Groups within the whole: memory before reasoning, or the user's in order; none where one group is all."""
+        found = [name for name in dict.fromkeys(self.passes["group"]) if name != OVERALL]
+        if len(found) < 2:
+            return ()
+        known = [name for name in (MEMORY, REASONING) if name in found]
+        return (*known, *(name for name in found if name not in known))
+
+    @property
+    def all_groups(self) -> tuple[str, ...]:
+        return (OVERALL, *self.groups)
+
+    @property
+    def domains(self) -> tuple[str, str] | None:
+        """The two groups whose difference is Δ: memory and reasoning, or a user's only two."""
+        if {MEMORY, REASONING} <= set(self.groups):
+            return MEMORY, REASONING
+        return (self.groups[0], self.groups[1]) if len(self.groups) == 2 else None
+
+    @cached_property
+    def stochastic(self) -> tuple[str, ...]:
+        """Every configuration but the deterministic one, in the order of their table."""
+        return tuple(name for name in dict.fromkeys(self.configurations.configuration) if name != PLAIN)
+
+    @property
+    def mc(self) -> str | None:
+        """The configuration that stands for MC dropout where one is meant: the baseline, as in the paper."""
+        return BASELINE if BASELINE in self.stochastic else next(iter(self.stochastic), None)
+
+    def has(self, model: str, *configurations: str) -> bool:
+        return all((model, name) in self._items for name in configurations)
+
+    def outcomes(self, model: str, configuration: str, group: str = OVERALL) -> pd.DataFrame:
+        """The items of one evaluation and group, in the order of their ids."""
+        table = self._items[model, configuration]
+        return table if group == OVERALL else table[table["group"] == group]
+
+    def accuracies(self, model: str, configuration: str, group: str = OVERALL) -> np.ndarray:
+        """The accuracy of every pass."""
+        return self._passes[model, configuration, group]
+
+    def setting(self, model: str, configuration: str) -> pd.Series:
+        """The row of `configurations`."""
+        return self._settings.loc[(model, configuration)]
+
+    @cached_property
+    def _items(self) -> dict[tuple[str, str], pd.DataFrame]:
+        ordered = self.items.sort_values("item", kind="stable")
+        return dict(iter(ordered.groupby(["model", "configuration"])))
+
+    @cached_property
+    def _passes(self) -> dict[tuple[str, str, str], np.ndarray]:
+        keys = ["model", "configuration", "group"]
+        return {key: table.accuracy.to_numpy(float) for key, table in self.passes.groupby(keys)}
+
+    @cached_property
+    def _settings(self) -> pd.DataFrame:
+        return self.configurations.set_index(["model", "configuration"], drop=False).sort_index()
+
+
+def read(out: Path) -> Evaluated:
+    """The tables of `out`; BadInput where one is absent or lacks a column, or a model's items differ."""
+    tables = {name: _table(out, name) for name in COLUMNS}
+    absent = [name for name, table in tables.items() if table is None and name != "sensitivity"]
+    if absent:
+        raise BadInput(
+            "a folder of this study holds its tables", "tables that are absent", absent, f"run the study into {out}"
+        )
+    models, items = tables["models"], tables["items"]
+    assert models is not None
+    assert items is not None
+    evaluated = models[(models.status == "ok") & models.model.isin(set(items.model))]
+    left = models[~models.model.isin(set(evaluated.model))]
+    found = Evaluated(
+        evaluated.reset_index(drop=True), left.reset_index(drop=True),
+        **{name: tables[name] for name in ("configurations", "passes", "items", "audits", "sensitivity")},
+    )  # fmt: skip
+    for model in found.names:
+        _check_same_items(found, model)
+    return found
+
+
+def short(model: str) -> str:
+    """The last part of a hub name or folder.
+
+    >>> short("microsoft/deberta-v3-small"), short("/models/all-MiniLM-L6-v2/")
+    ('deberta-v3-small', 'all-MiniLM-L6-v2')
+    """
+    return model.rstrip("/").split("/")[-1]
+
+
+def _table(out: Path, name: str) -> pd.DataFrame | None:
+    path = out / f"{name}.parquet"
+    if not path.exists():
+        return None
+    table = pd.read_parquet(path)
+    missing = [column for column in COLUMNS[name].split() if column not in table]
+    if missing:
+        raise BadInput("a table has the columns of this study", f"missing in {path}", missing, "run the study again")
+    return table
+
+
+def _check_same_items(found: Evaluated, model: str) -> None:
+    known: tuple[str, list[object]] | None = None
+    for configuration in (PLAIN, *found.stochastic):
+        if not found.has(model, configuration):
+            continue
+        items = list(found.outcomes(model, configuration).item)
+        if known is None:
+            known = (configuration, items)
+        elif items != known[1]:
+            raise BadInput(
+                f"a model's configurations have the same items as {known[0]!r}", f"{configuration!r} of {model!r}",
+                f"{len(items)} items", "evaluate the model again into a new folder",
+            )  # fmt: skip
