@@ -7,7 +7,9 @@ Everything here is integer arithmetic on tensors: the same bits on a CPU, on a G
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,9 +70,7 @@ def bits(keys: Tensor, shape: Sequence[int]) -> Tensor:
     >>> torch.equal(bits(keys, (5, 7))[:, :4, :6], bits(keys, (4, 6)))
     True
     """
-    state, lead = keys, keys.dim()
-    for size in shape[:-1]:
-        state = _absorb(state.unsqueeze(-1), torch.arange(size, device=keys.device))
+    state, lead = _row_states(keys, shape), keys.dim()
     # The last coordinate is where the work is: 32-bit lanes, fed by both halves of the 64-bit row state.
     low = ((state << 32) >> 32).to(torch.int32).unsqueeze(-1)
     high = (state >> 32).to(torch.int32).unsqueeze(-1)
@@ -80,6 +80,14 @@ def bits(keys: Tensor, shape: Sequence[int]) -> Tensor:
     v = _fold(v, 15).add_(high).mul_(_MIX_32[1])
     v = _fold(v, 16).mul_(_MIX_32[2])
     return _fold(v, 15)
+
+
+def _row_states(keys: Tensor, shape: Sequence[int]) -> Tensor:
+    """The 64-bit state of each row of the last dimension, int64 `[*keys.shape, *shape[:-1]]`."""
+    state = keys
+    for size in shape[:-1]:
+        state = _absorb(state.unsqueeze(-1), torch.arange(size, device=keys.device))
+    return state
 
 
 def _fold(v: Tensor, shift: int) -> Tensor:
@@ -182,4 +190,23 @@ def disturb(value: Tensor, keys: Tensor, rate: float, noise: str, mask: str, lay
         scale = ((1 - rate) * (1 + rate * _SELU_SATURATION**2)) ** -0.5
         shifted = torch.where(keep, value, torch.full_like(value, _SELU_SATURATION))
         return shifted * scale - scale * rate * _SELU_SATURATION
+    if noise == "bernoulli" and _in_one_trip(value, mask, layout):
+        from dropscope import mask_kernels
+
+        states = _row_states(keys, value.shape[1:]).contiguous()
+        gain = float(torch.tensor(1.0 / (1.0 - rate), dtype=value.dtype))
+        return mask_kernels.bernoulli(value, states, threshold(rate), gain, (_GOLDEN_32, *_MIX_32))
     return value * factors(value, keys, rate, noise, mask, layout).to(value.dtype)
+
+
+def _in_one_trip(value: Tensor, mask: str, layout: Layout) -> bool:
+    """Whether the Triton kernel applies: element masks on a plain value on a GPU, outside compilers and autograd."""
+    plain = value.is_cuda and mask == "element" and layout.batch_dim == 0 and layout.folded == 1 and value.dim() > 1
+    plain = plain and value.is_contiguous() and value.is_floating_point() and value.dtype != torch.float64
+    learning = torch.is_grad_enabled() and value.requires_grad
+    return plain and not learning and not torch.compiler.is_compiling() and _has_triton()
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None

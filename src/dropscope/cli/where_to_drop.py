@@ -36,6 +36,12 @@ class Preset(str, Enum):
     smoke = "smoke"
 
 
+class Augment(str, Enum):
+    normal = "normal"
+    all = "all"
+    none = "none"
+
+
 class Split(str, Enum):
     by_patient = "by_patient"
     by_image = "by_image"
@@ -61,6 +67,9 @@ def where_to_drop(
     split: Annotated[
         Split, typer.Option(help="Mammography: by_image matches the paper; leaks are counted.")
     ] = Split.by_patient,
+    augment: Annotated[
+        Augment, typer.Option(help="Mammography: which training images are augmented; the paper's are the normal ones.")
+    ] = Augment.normal,
     preset: Annotated[Preset, typer.Option(help="How large: the paper's, 15 minutes, or seconds.")] = Preset.small,
     seeds: Annotated[int, typer.Option(help="Networks to train, with seeds 0, 1, …")] = 1,
     epochs: Annotated[int | None, typer.Option(help="Epochs of training; the preset's if not given.")] = None,
@@ -92,7 +101,7 @@ def where_to_drop(
     if model is not None:
         chosen[""] = _own(model, data, sites, size, labels, label_column, image_size)
     elif task is TaskName.mammography:
-        chosen[""] = _mammograms(data, labels, side, split.value, size, out)
+        chosen[""] = _mammograms(data, labels, side, split.value, augment.value, size, out)
     else:
         chosen = _cifar(data, [network.value, *(["cnn-dropout"] if train_dropout else [])], size)
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -128,10 +137,12 @@ def _cifar(data: str, networks: list[str], size: Size) -> dict[str, Task]:
     return {folders[i]: cifar_task(images, name, **limits) for i, name in enumerate(networks)}
 
 
-def _mammograms(data: str, labels: str | None, side: int, split: str, size: Size, out: str) -> Task:
+def _mammograms(
+    data: str, labels: str | None, side: int, split: str, augment: str, size: Size, out: str
+) -> Task:  # fmt: skip
     from dropscope.studies.where_to_drop.mammography import mammography
 
-    limits: dict[str, Any] = {"train": size.train, "validation": size.validation, "test": size.test}
+    limits: dict[str, Any] = {"augment": augment, "train": size.train, "validation": size.validation, "test": size.test}
     if size.epochs is not None:
         limits["epochs"] = size.epochs
     file = None if labels is None else Path(labels)

@@ -25,6 +25,7 @@ from dropscope.studies.transformer_profile.passes import probabilities_of_passes
 from dropscope.studies.transformer_profile.tokens import Encoded, TokenBatch, length_sorted, padding
 
 OVERALL = "overall"
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _AUDITED = 8  # items
 
 
@@ -54,9 +55,10 @@ class Evaluation:
     seconds: float  # of the passes
 
 
-def bench(model: nn.Module, encoded: Encoded, device: torch.device) -> Bench:
-    """The model on its device, its sites, and its items in length-sorted batches."""
-    model = model.to(device).eval()
+def bench(model: nn.Module, encoded: Encoded, device: torch.device, precision: str = "fp32") -> Bench:
+    """The model on its device, its sites, and its items in length-sorted batches. `bf16` halves the model's weights:
+    what that changes is measured, never assumed."""
+    model = model.to(device, PRECISIONS[precision]).eval()
     median = sorted(len(tokens) for tokens in encoded.tokens)[len(encoded.tokens) // 2]
     batches = length_sorted(encoded, rows_at_once(model, median, device))
     middle = sorted(range(len(encoded.tokens)), key=lambda i: abs(len(encoded.tokens[i]) - median))[:_AUDITED]

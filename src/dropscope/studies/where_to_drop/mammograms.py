@@ -179,6 +179,13 @@ def _files(folder: Path) -> Iterable[Path]:
 # --- one file ---------------------------------------------------------------------------------------------------------
 
 
+def read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
 def check_image(data: bytes, path: Path, smallest: int) -> None:
     """Whether a file holds a whole image of at least `smallest` pixels on each side, without unpacking a PNG."""
     try:

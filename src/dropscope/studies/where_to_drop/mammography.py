@@ -27,6 +27,7 @@ from dropscope.studies.where_to_drop.mammograms import ABNORMAL, NORMAL, Collect
 from dropscope.studies.where_to_drop.patients import PAPER_SHARES, Split, balanced, split_mammograms, thinned
 from dropscope.studies.where_to_drop.prepared import check_files, prepare
 from dropscope.studies.where_to_drop.preprocessing import Settings
+from dropscope.studies.where_to_drop.preprocessing_figure import write_preprocessing
 from dropscope.studies.where_to_drop.task import Task
 from dropscope.studies.where_to_drop.undersampled import UndersampledBatches
 
@@ -91,8 +92,8 @@ def mammography(
     remarks = [*_remarks(collection, whole, parts, split), *_about_contents(contents, parts)]
     if augment == "normal":
         remarks.append(
-            "Only normal training images were augmented, as in the paper; a network can take the traces of that (blur, "
-            "black corners) for a sign of the class. augment='all' rules it out."
+            "Only normal training images were augmented, as in the paper. Rotating and cropping smooth an image, so a "
+            "network can tell the classes of training images apart by that alone; augment='all' rules it out."
         )
     return Task(
         name="mammography",
@@ -111,6 +112,7 @@ def mammography(
             "fingerprint": digest([[one, i.patient, i.label] for one, i in zip(contents, images, strict=True)]),
             "training_mean": mean, "training_std": spread,
         },
+        exhibits=lambda out: write_preprocessing(out, images, how),
         remarks=tuple(remarks),
     )  # fmt: skip
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dropscope.progress import progress
-from dropscope.studies.where_to_drop.mammograms import Mammogram, check_image, read_image
+from dropscope.studies.where_to_drop.mammograms import Mammogram, check_image, read_bytes, read_image
 from dropscope.studies.where_to_drop.preprocessing import Settings, steps
 from dropscope.studies.writing import write_whole
 
@@ -33,7 +33,7 @@ def check_files(
     """A digest of each file's content. Every file that was not prepared before is checked; nothing is written."""
 
     def checked(one: Mammogram) -> str:
-        data = one.path.read_bytes()
+        data = read_bytes(one.path)
         content = hashlib.blake2b(data, digest_size=16).hexdigest()
         if cache is None or not _place(cache, content, settings).exists():
             check_image(data, one.path, settings.smallest)
@@ -57,7 +57,7 @@ def prepare(
         known = None if place is None else _known(place, settings.side)
         if known is not None:
             return known
-        result = steps(read_image(one.path.read_bytes(), one.path), settings, str(one.path)).result
+        result = steps(read_image(read_bytes(one.path), one.path), settings, str(one.path)).result
         if place is not None:
             write_whole(place, lambda part: np.save(part, result, allow_pickle=False))
         return result

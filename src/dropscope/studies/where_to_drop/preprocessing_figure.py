@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from dropscope.studies.where_to_drop.mammograms import ABNORMAL, Mammogram, read_image
+from dropscope.studies.where_to_drop.mammograms import Mammogram, read_bytes, read_image
 from dropscope.studies.where_to_drop.preprocessing import Box, Mask, Settings, Steps, steps
 from dropscope.studies.writing import new_figure, write_figure
 
@@ -24,16 +24,16 @@ _BREAST, _DROPPED, _BOX, _WIDE = "tab:green", "tab:red", "tab:cyan", "gold"
 def write_preprocessing(
     folder: Path, images: Sequence[Mammogram], settings: Settings | None = None, many: int = 24
 ) -> list[Path]:
-    """`figures/figure_6` of the first abnormal mammogram and `figures/preprocessing_sheet` of `many`, evenly chosen."""
-
-    def followed(one: Mammogram) -> tuple[str, Steps]:
-        return one.path.stem, steps(read_image(one.path.read_bytes(), one.path), settings, str(one.path))
-
-    name, first = followed(next((image for image in images if image.label == ABNORMAL), images[0]))
+    """`figures/preprocessing-sheet` of `many` mammograms, evenly chosen; `figures/figure-6-preprocessing` of the first
+    of them from which something was dropped."""
     chosen = [images[i] for i in np.unique(np.linspace(0, len(images) - 1, many).round().astype(int))]
+    followed = [
+        (one.path.stem, steps(read_image(read_bytes(one.path), one.path), settings, str(one.path))) for one in chosen
+    ]
+    name, telling = next((pair for pair in followed if pair[1].dropped.any()), followed[0])
     return [
-        *write_figure(folder, "figure_6", steps_figure(first, settings, name)),
-        *write_figure(folder, "preprocessing_sheet", contact_sheet([followed(one) for one in chosen])),
+        *write_figure(folder, "figure-6-preprocessing", steps_figure(telling, settings, name)),
+        *write_figure(folder, "preprocessing-sheet", contact_sheet(followed)),
     ]
 
 

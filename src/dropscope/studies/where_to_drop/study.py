@@ -102,6 +102,8 @@ def where_to_drop(
             save_result(folder / "results" / place, result)
         results.append(result)
         net.cpu()
+    if task.exhibits is not None:
+        task.exhibits(folder)
     claims = write_reports(folder, task, results)
     write_summary(folder, f"Where to drop: {task.name}", _paragraphs(task, size, results), claims, _smaller(task, size))
     return Findings(folder, claims, results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -29,6 +30,7 @@ class Task:
     masks_inputs: bool = True  # whether the grid is repeated with masks on the layers' inputs
     test_groups: list[str] | None = None  # patients, where examples share them
     about: dict[str, Any] = field(default_factory=dict)  # fingerprint of data and recipe: a folder holds one study
+    exhibits: Callable[[Path], object] | None = None  # writes figures of the data themselves into the study's folder
     remarks: tuple[str, ...] = ()  # for the summary: leaks, what was left out
 
 
