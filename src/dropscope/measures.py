@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput, nearest
+from dropscope.histograms import Compared, compare, top_two
 from dropscope.statistics import CHEAP, PassStatistics, from_passes
 
-_SLAB = 1 << 22  # histogram elements turned into float64 at once
+_SLAB = 1 << 17  # counts of a histogram that are looked at together: in float64 they fit into a cache
+_FLOOR = 1e-7
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ def averaged_entropy(passes: PassStatistics | Tensor, plain: Tensor | None = Non
     [0.6931471824645996]
     """
     kept = _kept(passes, "averaged_entropy", plain)
-    return _over_slabs(kept.read("histogram"), lambda f: torch.special.entr(f).sum(-1).mean(-1), kept)
+    return _compared(kept).entropy.to(kept.dtype)
 
 
 def bhattacharyya(passes: PassStatistics | Tensor, plain: Tensor | None = None) -> Tensor:
@@ -183,10 +185,12 @@ def bhattacharyya(passes: PassStatistics | Tensor, plain: Tensor | None = None) 
     [0.5]
     """
     kept = _kept(passes, "bhattacharyya", plain)
-    return _over_slabs(_top_two(kept), lambda f: f.prod(-2).sqrt().sum(-1).clamp_max(1.0), kept)
+    overlap = _compared(kept, two=True).overlap
+    assert overlap is not None
+    return overlap.to(kept.dtype)
 
 
-def kullback_leibler(passes: PassStatistics | Tensor, plain: Tensor | None = None, *, floor: float = 1e-7) -> Tensor:
+def kullback_leibler(passes: PassStatistics | Tensor, plain: Tensor | None = None, *, floor: float = _FLOOR) -> Tensor:
     """−(KL(f_1‖f_2) + KL(f_2‖f_1)) of the two classes of highest mean. In [2 log(floor), 0] about: 0 most uncertain.
 
     Empty bins get the share `floor`, then each histogram is normalised. The ranking depends on the floor: report 1e-10
@@ -201,13 +205,9 @@ def kullback_leibler(passes: PassStatistics | Tensor, plain: Tensor | None = Non
     if not 0 < floor < 1:
         raise BadInput("the floor of an empty bin is a share", "floor", floor, "leave floor=1e-7")
 
-    def divergence(f: Tensor) -> Tensor:
-        filled = torch.where(f > 0, f, floor)
-        filled = filled / filled.sum(-1, keepdim=True)
-        first, second = filled.unbind(-2)
-        return ((second - first) * (first.log() - second.log())).sum(-1)
-
-    return _over_slabs(_top_two(kept), divergence, kept)
+    divergence = _compared(kept, floor, two=True).divergence
+    assert divergence is not None
+    return (0.0 - divergence).to(kept.dtype)
 
 
 def variation_ratio(passes: PassStatistics | Tensor, plain: Tensor | None = None) -> Tensor:
@@ -346,23 +346,22 @@ def _kept(passes: PassStatistics | Tensor, name: str, plain: Tensor | None) -> P
     return from_passes(passes, needs, plain if TABLE[name].needs_plain else None)
 
 
-def _top_two(kept: PassStatistics) -> Tensor:
-    """Histograms of the two classes of highest mean `[..., 2, bins]`; equal means go by class index on every device."""
+def _compared(kept: PassStatistics, floor: float | None = None, two: bool = False) -> Compared:
+    """What the histograms say, from one scan that all measures share; without a floor, at any that was asked for."""
     histogram = kept.read("histogram")
-    if histogram.shape[-2] < 2:
-        raise BadInput(
-            "two classes are compared", "classes", histogram.shape[-2], "use averaged_entropy for one output"
-        )
-    top = kept.mean.sort(dim=-1, descending=True, stable=True).indices[..., :2]
-    return torch.take_along_dim(histogram, top.unsqueeze(-1), -2)
-
-
-def _over_slabs(histogram: Tensor, function: Callable[[Tensor], Tensor], kept: PassStatistics) -> Tensor:
-    """Apply `function` to shares in float64, a slab of cells at a time: whole, they are four times the histogram."""
-    cells = histogram.flatten(0, -3) if histogram.dim() > 2 else histogram.unsqueeze(0)
-    parts = cells.split(max(1, _SLAB // (cells.shape[-1] * cells.shape[-2])))
-    values = torch.cat([function(part.double() / kept.passes).to(kept.dtype) for part in parts])
-    return values.reshape(histogram.shape[:-2])
+    if two and histogram.shape[-2] < 2:
+        received = histogram.shape[-2]
+        raise BadInput("two classes are compared", "classes", received, "use averaged_entropy for one output")
+    if two:
+        kept.read("sum_p")  # which says so where it was not kept
+    known = kept.derived.setdefault("compared", {})
+    if floor is None and known:
+        return next(iter(known.values()))
+    floor = _FLOOR if floor is None else floor
+    if floor not in known:
+        paired = two or ("sum_p" in kept.state and histogram.shape[-2] > 1)
+        known[floor] = compare(histogram, top_two(kept.mean) if paired else None, kept.passes, floor, _SLAB)
+    return known[floor]
 
 
 def _margin(p: Tensor) -> Tensor:

@@ -7,11 +7,14 @@ What the statistics mean as uncertainty is `measures`; which passes are run, and
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from dropscope import histograms
 from dropscope.errors import BadInput, nearest
+from dropscope.pieces import pieces
 
 # name → (what is kept per cell, bytes per cell as a function of classes and bins). A cell is one example or voxel.
 STATISTICS: dict[str, tuple[str, Callable[[int, int], int]]] = {
@@ -21,20 +24,22 @@ STATISTICS: dict[str, tuple[str, Callable[[int, int], int]]] = {
     "predicted_deviation": ("Σ_t (p_t(c*) − p*(c*))²; needs the plain pass", lambda classes, bins: 20),
     "class_moments": ("first and second moment of p_t(c), per class", lambda classes, bins: 20 * classes),
     "votes": ("how many passes predict class c", lambda classes, bins: 4 * classes),
-    "histogram": ("how many passes put class c into each bin of [0, 1]", lambda classes, bins: 2 * classes * bins),
+    "histogram": (
+        "how many passes put class c into each bin of [0, 1], and on a CPU the bins of the last 32 passes",
+        lambda classes, bins: (2 * bins + histograms.WAITING) * classes,
+    ),
     "correct": ("correct predictions of each pass, per group; needs labels; grows as passes × groups", lambda c, b: 0),
 }
 CHEAP = ("sum_p", "sum_plogp", "max_moments", "class_moments", "votes")
 
 _INT16_MAX = 32767
-_SLAB = 1 << 24  # index elements (int64) that a histogram update makes at once: 128 MiB
 
 
 def memory(needs: Collection[str], classes: int, bins: int = 100) -> int:
     """Bytes kept per example (per voxel), whatever the number of passes.
 
     >>> memory(("sum_p", "sum_plogp"), classes=10), memory(("histogram",), classes=3)
-    (88, 600)
+    (88, 696)
     """
     return sum(STATISTICS[name][1](classes, bins) for name in _known(needs))
 
@@ -51,8 +56,9 @@ def advance(state: dict[str, Tensor], p: Tensor) -> dict[str, Tensor]:
     subtracted in float64 too: rounding the differences to float32 alone would cost 1e-8 in a variance.
     """
     after = dict(state)
+    alone = len(p) == 1  # then nothing is summed over passes
     if "sum_p" in state:
-        after["sum_p"] = state["sum_p"] + p.sum(0, dtype=torch.float64)
+        after["sum_p"] = state["sum_p"] + (p[0] if alone else p.sum(0, dtype=torch.float64))
     if "sum_plogp" in state:
         after["sum_plogp"] = state["sum_plogp"] + torch.xlogy(p, p).sum(-1).sum(0, dtype=torch.float64)
     if "sum_max" in state:
@@ -64,9 +70,13 @@ def advance(state: dict[str, Tensor], p: Tensor) -> dict[str, Tensor]:
         deviation = at_predicted.double() - state["plain_value"]
         after["squared_predicted"] = state["squared_predicted"] + deviation.square().sum(0)
     if "squared" in state:
-        # The two in-place steps are on a fresh copy, the largest thing made here when nothing is fused.
-        squares = p.to(torch.float64, copy=True).sub_(state["shift"]).square_()
-        after["squared"] = state["squared"] + squares.sum(0)
+        # In-place steps are on a fresh copy, the largest thing made here when nothing is fused.
+        deviation = p.to(torch.float64, copy=True).sub_(state["shift"])
+        after["squared"] = (
+            torch.addcmul(state["squared"], deviation[0], deviation[0])
+            if alone
+            else state["squared"] + deviation.square_().sum(0)
+        )
     if "votes" in state:
         classes = torch.arange(p.shape[-1], device=p.device)
         chosen = p.argmax(-1, keepdim=True) == classes
@@ -110,6 +120,8 @@ class PassStatistics:
         self.passes = 0
         self.dtype = torch.float32
         self.state: dict[str, Tensor] = {}
+        self.derived: dict[Any, Any] = {}  # what a measure worked out for itself and others, until more passes come
+        self._waiting = histograms.Waiting()
         self._plain = None if plain is None else _probabilities(plain, "plain", check=True)
         self._labels, self._groups, self._step = labels, groups, step
         self._correct: list[Tensor] = []
@@ -127,18 +139,34 @@ class PassStatistics:
         elif p.shape[1:] != self._shape:
             remedy = "give every pass the same examples and classes, or start another PassStatistics"
             raise BadInput(f"every pass has the shape {tuple(self._shape)}", "p", tuple(p.shape[1:]), remedy)
-        histogram = self.state.get("histogram")
-        self.state = self._step({name: value for name, value in self.state.items() if name != "histogram"}, p)
+        self.derived.clear()
         self.passes += p.shape[0]
-        if histogram is not None:
-            if self.passes > _INT16_MAX:
-                histogram = histogram.to(torch.int32)
-            _count_bins(histogram, p)
-            self.state["histogram"] = histogram
+        if "histogram" in self.needs and self.passes > _INT16_MAX:
+            self.state["histogram"] = self.state["histogram"].to(torch.int32)
+        if not histograms.take_in(self.state, p):
+            self._take_in(p)
         if "correct" in self.needs and self._labels is not None:
             # Products of zeros and ones: exact in a float32 (even TF32) matrix product below 2^24 examples.
             right = (p.argmax(-1) == self._labels).flatten(-self._labels.dim()).float()
             self._correct.append((right @ self._members).round().long())
+
+    def _take_in(self, p: Tensor) -> None:
+        histogram = self.state.pop("histogram", None)
+        found = pieces(self.state, p) if p.device.type == "cpu" else []
+        with torch.inference_mode():  # everything is copied into a state that may have been made in it
+            for before, some in found:
+                for name, value in self._step(before, some).items():
+                    if value is not before[name]:
+                        before[name].copy_(value)
+        if self.state and not found:
+            self.state = self._step(self.state, p)
+        if histogram is None:
+            return
+        self.state["histogram"] = histogram
+        if p.device.type == "cpu":
+            self._waiting.add(p, histogram)
+        else:
+            histograms.scatter(histogram, p)
 
     def add_sums(self, sums: Tensor, passes: int) -> None:
         """Take in passes that a kernel has summed: `[..., C + 4]`, the class sums, then Σ p log p, Σ (max − shift),
@@ -146,6 +174,7 @@ class PassStatistics:
         classes = sums.shape[-1] - 4
         if not self.state:
             self._begin(sums[..., :classes].unsqueeze(0))
+        self.derived.clear()
         wide = sums.double()
         state = self.state
         if "sum_p" in state:
@@ -166,6 +195,9 @@ class PassStatistics:
             raise BadInput("merged statistics keep the same things", "other", (sorted(other.needs), other.bins), remedy)
         if not other.passes:
             return
+        self.derived.clear()
+        for each in (self, other):
+            each._count_waiting()
         if not self.passes:
             self._shape, self.dtype, self.passes = other._shape, other.dtype, other.passes
             self.state = {name: value.clone() for name, value in other.state.items()}
@@ -227,7 +259,12 @@ class PassStatistics:
         """One tensor of the state (the statistic's own, unless `key` names another), or an error with the remedy."""
         key = key or statistic
         self._require(statistic, key)
+        self._count_waiting()
         return self.state[key]
+
+    def _count_waiting(self) -> None:
+        if "histogram" in self.state:
+            self._waiting.count_into(self.state["histogram"])
 
     def _require(self, statistic: str, key: str) -> None:
         if statistic not in self.needs and key not in self.state:
@@ -244,21 +281,27 @@ class PassStatistics:
             remedy = "give the plain pass of the same examples and classes"
             raise BadInput(f"plain broadcasts to {tuple(self._shape)}", "plain", tuple(plain.shape), remedy)
         shift = p[0].clone() if plain is None else plain
-        zeros = torch.zeros(self._shape, dtype=torch.float64, device=device)
+
+        def zeros(dtype: torch.dtype = torch.float64) -> Tensor:  # laid out as the passes are
+            return torch.zeros_like(p[0], dtype=dtype)
+
+        def zero() -> Tensor:
+            return torch.zeros(cells, dtype=torch.float64, device=device)
+
         if {"sum_p", "class_moments"} & self.needs:
-            self.state["sum_p"] = zeros
+            self.state["sum_p"] = zeros()
         if "class_moments" in self.needs:
-            self.state |= {"squared": zeros, "shift": shift}
+            self.state |= {"squared": zeros(), "shift": shift}
         if "sum_plogp" in self.needs:
-            self.state["sum_plogp"] = zeros[..., 0]
+            self.state["sum_plogp"] = zero()
         if "max_moments" in self.needs:
-            self.state |= {"sum_max": zeros[..., 0], "squared_max": zeros[..., 0], "shift_max": shift.amax(-1)}
+            self.state |= {"sum_max": zero(), "squared_max": zero(), "shift_max": shift.amax(-1)}
         if "predicted_deviation" in self.needs:
             value, index = shift.max(-1, keepdim=True)
             index = index.reshape((1,) * (p.dim() - index.dim()) + index.shape)
-            self.state |= {"squared_predicted": zeros[..., 0], "plain_class": index, "plain_value": value[..., 0]}
+            self.state |= {"squared_predicted": zero(), "plain_class": index, "plain_value": value[..., 0]}
         if "votes" in self.needs:
-            self.state["votes"] = torch.zeros(self._shape, dtype=torch.int32, device=device)
+            self.state["votes"] = zeros(torch.int32)
         if "histogram" in self.needs:
             self.state["histogram"] = torch.zeros((*self._shape, self.bins), dtype=torch.int16, device=device)
         labels = self._labels
@@ -336,15 +379,6 @@ def _membership(labels: Tensor, groups: Tensor | None) -> Tensor:
         remedy = "give one group id 0, 1, … per label"
         raise BadInput("groups match the labels", "groups", (tuple(groups.shape), groups.dtype), remedy)
     return torch.nn.functional.one_hot(groups.flatten().long()).float()
-
-
-def _count_bins(histogram: Tensor, p: Tensor) -> None:
-    """Add bin = min(⌊bins·p⌋, bins − 1) of each pass in place: a histogram is too large to copy per update."""
-    bins = histogram.shape[-1]
-    one = torch.ones(1, dtype=histogram.dtype, device=p.device)
-    for part in p.split(max(1, _SLAB // max(1, p[0].numel()))):
-        index = (part * bins).long().clamp_(0, bins - 1).movedim(0, -1)
-        histogram.scatter_add_(-1, index, one.expand_as(index))
 
 
 def _variance(total: Tensor, squared: Tensor, shift: Tensor, passes: int) -> Tensor:

@@ -1,6 +1,15 @@
 """Scores: how good a measure (or a placement) is over a data set. `TABLE` lists them with direction and range."""
 
 from dropscope.scores.calibration import brier, ece, nll
+from dropscope.scores.cases import (
+    PassLabels,
+    foreground_mean,
+    loss_aurc,
+    loss_correlation,
+    pairwise_dice,
+    volume_variation,
+    worst_patch,
+)
 from dropscope.scores.detection import (
     augrc,
     aurc,
@@ -35,6 +44,7 @@ from dropscope.scores.table import TABLE, Score, ranking_scores
 
 __all__ = [
     "TABLE",
+    "PassLabels",
     "RunLevelAccuracy",
     "Score",
     "accuracy_curve",
@@ -49,11 +59,15 @@ __all__ = [
     "error_auroc",
     "excess_aurc",
     "flip_rate",
+    "foreground_mean",
     "group_difference",
     "isotonic_correction",
     "isotonic_penalty",
+    "loss_aurc",
+    "loss_correlation",
     "monte_carlo_error",
     "nll",
+    "pairwise_dice",
     "ranking_scores",
     "rearrangement_correction",
     "rearrangement_penalty",
@@ -64,5 +78,7 @@ __all__ = [
     "run_level_accuracy_of_counts",
     "running_minimum_correction",
     "running_minimum_penalty",
+    "volume_variation",
     "voxel_auprc",
+    "worst_patch",
 ]

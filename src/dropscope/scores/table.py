@@ -9,6 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from dropscope.scores.calibration import brier, ece, nll
+from dropscope.scores.cases import loss_aurc, loss_correlation
 from dropscope.scores.detection import augrc, aurc, detection_of, error_auprc, error_auroc, excess_aurc
 from dropscope.scores.monotonicity import (
     isotonic_penalty,
@@ -22,13 +23,13 @@ from dropscope.scores.segmentation import dice, voxel_auprc
 
 @dataclass(frozen=True)
 class Score:
-    """One row: `takes` is "ranking" (uncertainty, correct), "probabilities" (…, labels) or "images"."""
+    """One row: `takes` is "ranking" (uncertainty, correct), "probabilities" (…, labels), "images" or "losses"."""
 
     name: str
     function: Callable[..., Tensor]
     direction: Literal["lower", "higher"]
     range: str
-    takes: Literal["ranking", "probabilities", "images"] = "ranking"
+    takes: Literal["ranking", "probabilities", "images", "losses"] = "ranking"
 
 
 TABLE: dict[str, Score] = {
@@ -47,6 +48,8 @@ TABLE: dict[str, Score] = {
         Score("nll", nll, "lower", "[0, 27.7]", "probabilities"),
         Score("dice", dice, "higher", "[0, 1]", "images"),
         Score("voxel_auprc", voxel_auprc, "higher", "[0, 1]", "images"),
+        Score("loss_correlation", loss_correlation, "higher", "[-1, 1]", "losses"),
+        Score("loss_aurc", loss_aurc, "lower", "the loss's", "losses"),
     )
 }
 

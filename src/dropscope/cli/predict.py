@@ -1,0 +1,88 @@
+"""The command `dropscope predict`: NIfTI volumes in, label and uncertainty maps out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from dropscope.cli.application import AsJson, DryRun, ModelName, Seed, app
+from dropscope.cli.shown import print_json, records, stderr, stdout
+from dropscope.errors import BadInput
+from dropscope.load import load_model
+from dropscope.measures import S3
+from dropscope.prediction import planned
+from dropscope.prediction import predict as run_predict
+
+
+@app.command()
+def predict(
+    model: ModelName,
+    placement: Annotated[str, typer.Option(help="Where noise goes, such as 'own', 'all=0.2' or 'up.1=0.3'.")],
+    image: Annotated[
+        list[str],
+        typer.Option(help="A NIfTI file, a folder, or a.nii.gz,b.nii.gz for channels of one case; may be repeated."),
+    ],
+    out: Annotated[str, typer.Option(help="Folder for the maps; cases that are there already are not done again.")],
+    roi: Annotated[
+        str | None,
+        typer.Option(help="Window, such as 128x128x16; 128x128 for the slices of a 2-D network; else the whole."),
+    ] = None,
+    overlap: Annotated[float, typer.Option(help="Share of a window that the next one covers again.")] = 0.25,
+    passes: Annotated[int, typer.Option(help="Passes.")] = 50,
+    measures: Annotated[str, typer.Option(help="Measures, comma-separated.")] = ",".join(S3),
+    scale: Annotated[
+        str, typer.Option(help="percentiles: of each channel the 5th becomes 0 and the 95th 1. Or none.")
+    ] = "percentiles",
+    outputs: Annotated[
+        str, typer.Option(help="What the model returns: logits, probabilities, binary_logit.")
+    ] = "logits",
+    masks: Annotated[
+        str, typer.Option(help="per_example: each window its own draw; per_pass: one draw for all windows of a pass.")
+    ] = "per_example",
+    batch_size: Annotated[int, typer.Option(help="Windows at once.")] = 4,
+    seed: Seed = 0,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; where the model is if not given.")] = None,
+    memory: Annotated[str, typer.Option(help="Memory budget of the statistics, such as 4GiB.")] = "auto",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Label map and uncertainty maps of volumes, as NIfTI with the geometry of the image."""
+    options: dict[str, Any] = {
+        "passes": passes, "measures": tuple(part.strip() for part in measures.split(",") if part.strip()),
+        "roi": _sides(roi), "overlap": overlap, "seed": seed, "masks": masks, "outputs": outputs, "scale": scale,
+        "batch_size": batch_size, "device": device, "memory": memory,
+    }  # fmt: skip
+    loaded = load_model(model)
+    for remark in loaded.remarks:
+        stderr().print(f"remark: {remark}")
+    if dry_run:
+        plan = planned(loaded.module, placement, image, out, **options)
+        if as_json:
+            cases = [asdict(case) | {"files": [str(file) for file in case.files]} for case in plan.cases]
+            print_json(asdict(plan) | {"cases": cases})
+        else:
+            stdout().print(str(plan), soft_wrap=True)
+        return
+    table = run_predict(loaded.module, placement, image, out, **options)
+    if as_json:
+        print_json({"folder": out, "cases": records(table)})
+        return
+    for row in records(table):
+        numbers = ", ".join(
+            f"{name} {value:.4g}"
+            for name, value in row.items()
+            if isinstance(value, float) and name.startswith(("millilitres", "volume_variation", "pairwise_dice"))
+        )
+        stdout().print(f"{row['case']}: {numbers}", soft_wrap=True)
+    stdout().print(f"{len(table)} cases in {out}; the table is {out}/cases.csv", soft_wrap=True)
+
+
+def _sides(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(int(part) for part in text.lower().replace("×", "x").split("x"))
+    except ValueError as error:
+        raise BadInput("a window is written by its sides", "--roi", text, "write --roi 128x128x16") from error
