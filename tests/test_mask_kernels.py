@@ -14,7 +14,7 @@ from dropscope import mask_kernels, noise  # only where Triton is
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() or INTERPRETED), reason="needs a GPU")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-CONSTANTS = (noise._GOLDEN_32, *noise._MIX_32)
+CONSTANTS = noise.CONSTANTS_32
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 4, 9)])
@@ -26,7 +26,7 @@ def test_the_kernel_equals_the_plain_product(shape: tuple[int, ...], dtype: torc
     value = torch.randn(3, *shape, dtype=torch.float32).to(DEVICE, dtype)
     layout = noise.Layout(0, 1, -1)
     plain = value * noise.factors(value, keys, rate, "bernoulli", "element", layout).to(dtype)
-    states = noise._row_states(keys, shape).contiguous()
+    states = noise.row_states(keys, shape).contiguous()
     gain = float(torch.tensor(1 / (1 - rate), dtype=dtype))
     got = mask_kernels.bernoulli(value, states, noise.threshold(rate), gain, CONSTANTS)
     assert torch.equal(got, plain)
@@ -35,5 +35,5 @@ def test_the_kernel_equals_the_plain_product(shape: tuple[int, ...], dtype: torc
 def test_what_is_undefined_stays_visible() -> None:
     keys = noise.streams(0, 1, torch.tensor(0), torch.tensor([1])).to(DEVICE)
     value = torch.full((1, 64), float("inf"), device=DEVICE)
-    got = mask_kernels.bernoulli(value, noise._row_states(keys, (64,)), noise.threshold(0.5), 2.0, CONSTANTS)
+    got = mask_kernels.bernoulli(value, noise.row_states(keys, (64,)), noise.threshold(0.5), 2.0, CONSTANTS)
     assert not torch.isfinite(got).any()

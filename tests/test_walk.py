@@ -43,6 +43,9 @@ class Visit:
         self.own.append(found)
         return self.let_run
 
+    def attend(self, point: Point, call: dict[str, Any]) -> Tensor | None:
+        return None
+
     def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
         self.ran.append((found, before, after))
 

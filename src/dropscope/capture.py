@@ -141,6 +141,9 @@ class _Marker:
     def own_dropout(self, found: OwnDropout) -> bool:
         return False
 
+    def attend(self, point: Point, call: dict[str, Any]) -> Tensor | None:
+        return None
+
     def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
         pass
 

@@ -26,6 +26,7 @@ _GOLDEN_64 = _signed(0x9E3779B97F4A7C15, 64)
 _MIX_64 = _signed(0xBF58476D1CE4E5B9, 64), _signed(0x94D049BB133111EB, 64)
 _GOLDEN_32 = _signed(0x9E3779B1, 32)
 _MIX_32 = _signed(0x7FEB352D, 32), _signed(0x846CA68B, 32), _signed(0xC2B2AE35, 32)
+CONSTANTS_32 = (_GOLDEN_32, *_MIX_32)  # of the last coordinate's hash, for kernels
 _SELU_SATURATION = -1.7580993408473766  # the value AlphaDropout gives to a dropped unit: -(scale * alpha) of SELU
 _DRAWS_AT_ONCE = 1 << 24
 
@@ -58,9 +59,23 @@ def _absorb(state: Tensor, value: Tensor) -> Tensor:
 
 def streams(seed: int, site: int, passes: Tensor, examples: Tensor) -> Tensor:
     """64-bit keys, one per (pass, example): `passes` and `examples` are int64 and broadcast against each other."""
-    start = torch.full((), _signed(seed & ((1 << 64) - 1), 64), dtype=torch.int64, device=examples.device)
-    state = _absorb(_absorb(torch.zeros_like(start), start), torch.full_like(start, site))
-    return _absorb(_absorb(state, passes), examples)
+    # Seed and site are known to Python: absorbed there, they cost no trip to the device.
+    start = torch.full((), _absorbed(_absorbed(0, seed), site), dtype=torch.int64, device=examples.device)
+    return _absorb(_absorb(start, passes), examples)
+
+
+def _absorbed(state: int, value: int) -> int:
+    """`_absorb` of two numbers.
+
+    >>> pair = torch.tensor(-5), torch.tensor(2**62 + 3)
+    >>> _absorbed(-5, 2**62 + 3) == int(_absorb(*pair))
+    True
+    """
+    whole = (1 << 64) - 1
+    x = (state ^ (value * _GOLDEN_64)) & whole
+    x = ((x ^ (x >> 30)) * _MIX_64[0]) & whole
+    x = ((x ^ (x >> 27)) * _MIX_64[1]) & whole
+    return _signed(((x ^ (x >> 31)) + _GOLDEN_64) & whole, 64)
 
 
 def bits(keys: Tensor, shape: Sequence[int]) -> Tensor:
@@ -70,7 +85,7 @@ def bits(keys: Tensor, shape: Sequence[int]) -> Tensor:
     >>> torch.equal(bits(keys, (5, 7))[:, :4, :6], bits(keys, (4, 6)))
     True
     """
-    state, lead = _row_states(keys, shape), keys.dim()
+    state, lead = row_states(keys, shape), keys.dim()
     # The last coordinate is where the work is: 32-bit lanes, fed by both halves of the 64-bit row state.
     low = ((state << 32) >> 32).to(torch.int32).unsqueeze(-1)
     high = (state >> 32).to(torch.int32).unsqueeze(-1)
@@ -82,7 +97,7 @@ def bits(keys: Tensor, shape: Sequence[int]) -> Tensor:
     return _fold(v, 15)
 
 
-def _row_states(keys: Tensor, shape: Sequence[int]) -> Tensor:
+def row_states(keys: Tensor, shape: Sequence[int]) -> Tensor:
     """The 64-bit state of each row of the last dimension, int64 `[*keys.shape, *shape[:-1]]`."""
     state = keys
     for size in shape[:-1]:
@@ -193,9 +208,9 @@ def disturb(value: Tensor, keys: Tensor, rate: float, noise: str, mask: str, lay
     if noise == "bernoulli" and _in_one_trip(value, mask, layout):
         from dropscope import mask_kernels
 
-        states = _row_states(keys, value.shape[1:]).contiguous()
+        states = row_states(keys, value.shape[1:]).contiguous()
         gain = float(torch.tensor(1.0 / (1.0 - rate), dtype=value.dtype))
-        return mask_kernels.bernoulli(value, states, threshold(rate), gain, (_GOLDEN_32, *_MIX_32))
+        return mask_kernels.bernoulli(value, states, threshold(rate), gain, CONSTANTS_32)
     return value * factors(value, keys, rate, noise, mask, layout).to(value.dtype)
 
 
@@ -204,9 +219,9 @@ def _in_one_trip(value: Tensor, mask: str, layout: Layout) -> bool:
     plain = value.is_cuda and mask == "element" and layout.batch_dim == 0 and layout.folded == 1 and value.dim() > 1
     plain = plain and value.is_contiguous() and value.is_floating_point() and value.dtype != torch.float64
     learning = torch.is_grad_enabled() and value.requires_grad
-    return plain and not learning and not torch.compiler.is_compiling() and _has_triton()
+    return plain and not learning and not torch.compiler.is_compiling() and has_triton()
 
 
 @functools.cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None

@@ -142,6 +142,9 @@ class _Recorder:
         self.own[found.point] = found
         return False
 
+    def attend(self, point: Point, call: dict[str, Any]) -> Tensor | None:
+        return None
+
     def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
         pass
 

@@ -68,6 +68,10 @@ class Visitor(Protocol):
 
     def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None: ...
 
+    def attend(self, point: Point, call: dict[str, Any]) -> Tensor | None:
+        """The whole of an attention with its noise at once; None where its weights are to be shown instead."""
+        ...
+
 
 @contextmanager
 def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | None = None) -> Iterator[None]:
@@ -329,7 +333,9 @@ class Walk(TorchFunctionMode):
         if runs or not self._visitor.wants(point):
             return self._called(func, "sdpa", (), call if runs else {**call, "dropout_p": 0.0})
         parents = self._tags.of(call)
-        output = explicit.sdpa(call, lambda weights: self._show(point, weights, "attention"))
+        output = self._visitor.attend(point, call)
+        if output is None:
+            output = explicit.sdpa(call, lambda weights: self._show(point, weights, "attention"))
         self._tags.make(output, parents)
         return output
 

@@ -163,6 +163,9 @@ class _Observer:
         seen.rate = max(seen.rate, found.rate)
         return True
 
+    def attend(self, point: Point, call: dict[str, Any]) -> Tensor | None:
+        return None
+
     def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
         if found.training and found.rate > 0 and found.noise == "bernoulli" and not _inside_vmap(after):
             seen = self.found[_name(found.point)]

@@ -26,7 +26,7 @@ log = logging.getLogger("dropscope")
 
 # Tokens at once: on a CPU what its caches hold (more is slower), on a GPU what keeps it busy.
 _CPU_TOKENS = 1024
-_CUDA_TOKENS = 1 << 17
+_CUDA_TOKENS = 1 << 19
 _LIVE_MAPS, _LIVE_STATES = 8, 24  # float32 values alive at the peak: per attention weight, per hidden unit
 
 
