@@ -328,6 +328,28 @@ def test_an_evaluation_is_what_its_passes_say(folder: Path) -> None:
     assert np.allclose(found.items.bald, entropy + (p * np.log(p)).sum(-1).mean(0), atol=1e-5)
 
 
+def test_in_bf16_a_twin_runs_and_its_difference_is_measured(folder: Path) -> None:
+    exact = ready(folder, "bert")
+    on = bench(exact.model, exact.encoded, CPU, "bf16")
+    assert next(on.running.parameters()).dtype == torch.bfloat16
+    assert next(on.model.parameters()).dtype == torch.float32
+    found = evaluate(on, placement(on), 4)
+    mean, largest = found.difference
+    assert 0 < mean <= largest < 0.05
+    assert evaluate(exact, placement(exact), 4).difference == (0.0, 0.0)
+    # The masks are the same: rounding moves a probability less than another mask does.
+    one, other = (
+        torch.cat(
+            [p.flatten() for _, _, p in passes.probabilities_of_passes(net, on.site_map, live, on.batches, 1, seed=s)]
+        )
+        for net, live, s in (
+            (on.running, resolve(placement(on), on.site_map), 0),
+            (on.model, resolve(placement(on), on.site_map), 1),
+        )
+    )
+    assert float((one - other).abs().mean()) > 3 * mean
+
+
 def test_a_model_that_stays_random_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The published ALBERT: a deterministic configuration with a dropout left on."""
     on = ready(folder, "bert")

@@ -37,6 +37,12 @@ class Protocol(str, Enum):
     none = "none"
 
 
+class Precision(str, Enum):
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
 class LongTexts(str, Enum):
     skip = "skip"
     cut = "cut"
@@ -72,6 +78,9 @@ def transformer_profile(
     long_texts: Annotated[
         LongTexts, typer.Option(help="Texts longer than a model takes: left out with their context, or cut; counted.")
     ] = LongTexts.skip,
+    precision: Annotated[
+        Precision, typer.Option(help="Of the passes; auto is bf16 on a GPU, with its difference to fp32 measured.")
+    ] = Precision.auto,
     out: Annotated[
         str, typer.Option(help="Folder of the results; a killed run is taken up there.")
     ] = "transformer-profile",
@@ -91,7 +100,7 @@ def transformer_profile(
         squad=squad, hellaswag=hellaswag, data=data, text_column=text_column, label_column=label_column,
         group_column=group_column, preset=preset.value, items=items, passes=passes, learning_rate=learning_rate,
         rates=rates.value, masks=masks.value, train=train.value, with_context=context, long_texts=long_texts.value,
-        seed=seed,
+        precision=precision.value, seed=seed,
     )  # fmt: skip
     if dry_run:
         plan = {**planned(asked), "device": str(where), "out": out}

@@ -6,6 +6,7 @@ over models and claims read the tables.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ from dropscope.studies.transformer_profile.passes import probabilities_of_passes
 from dropscope.studies.transformer_profile.tokens import Encoded, TokenBatch, length_sorted, padding
 
 OVERALL = "overall"
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+PRECISIONS = ("fp32", "bf16")
+_COMPARED = 3  # passes, of bf16 with fp32
 _AUDITED = 8  # items
 
 
@@ -38,6 +40,11 @@ class Bench:
     encoded: Encoded
     batches: list[TokenBatch]
     example: dict[str, Tensor]  # a few items, on the device
+    half: nn.Module | None = None  # its twin in bf16, which then runs the passes; sites and audits are the model's
+
+    @property
+    def running(self) -> nn.Module:
+        return self.model if self.half is None else self.half
 
     @property
     def padding(self) -> float:
@@ -53,17 +60,19 @@ class Evaluation:
     audits: pd.DataFrame  # site, call, asked, measured, fired
     remarks: tuple[str, ...]
     seconds: float  # of the passes
+    difference: tuple[float, float] = (0.0, 0.0)  # |p in bf16 − p in fp32| under the same masks: mean, largest
 
 
 def bench(model: nn.Module, encoded: Encoded, device: torch.device, precision: str = "fp32") -> Bench:
-    """The model on its device, its sites, and its items in length-sorted batches. `bf16` halves the model's weights:
-    what that changes is measured, never assumed."""
-    model = model.to(device, PRECISIONS[precision]).eval()
+    """The model on its device, its sites, and its items in length-sorted batches. In `bf16` a twin runs the passes:
+    what that changes is measured against the model, never assumed."""
+    model = model.to(device).eval()
     median = sorted(len(tokens) for tokens in encoded.tokens)[len(encoded.tokens) // 2]
     batches = length_sorted(encoded, rows_at_once(model, median, device))
     middle = sorted(range(len(encoded.tokens)), key=lambda i: abs(len(encoded.tokens[i]) - median))[:_AUDITED]
     example = {name: value.to(device) for name, value in encoded.inputs(middle).items()}
-    return Bench(model, examine(model, (), example), encoded, batches, example)
+    half = copy.deepcopy(model).to(torch.bfloat16) if precision == "bf16" else None
+    return Bench(model, examine(model, (), example), encoded, batches, example, half)
 
 
 def evaluate(
@@ -81,8 +90,27 @@ def evaluate(
     right, statistics = _run(on, placement, passes, masks, seed, tick)
     seconds = time.perf_counter() - started
     return Evaluation(
-        _accuracies(on, right), _rows(on, right, statistics), _findings(audited), audited.remarks, seconds
-    )
+        _accuracies(on, right), _rows(on, right, statistics), _findings(audited), audited.remarks, seconds,
+        difference(on, placement, min(passes, _COMPARED), masks, seed),
+    )  # fmt: skip
+
+
+def difference(on: Bench, placement: Placement, passes: int, masks: str, seed: int) -> tuple[float, float]:
+    """|p in bf16 − p in fp32| over some passes of every item, under the same masks: mean and largest."""
+    if on.half is None:
+        return 0.0, 0.0
+    live = resolve(placement, on.site_map)
+    both = [
+        torch.cat(
+            [
+                p.flatten()
+                for _, _, p in probabilities_of_passes(net, on.site_map, live, on.batches, passes, masks, seed)
+            ]
+        )
+        for net in (on.half, on.model)
+    ]
+    apart = (both[0] - both[1]).abs()
+    return float(apart.mean()), float(apart.max())
 
 
 def audit(on: Bench, placement: Placement, seed: int) -> Audit:
@@ -109,7 +137,7 @@ def _run(
     asked = passes if live else min(passes, 2)
     right = torch.zeros(asked, len(labels), dtype=torch.bool)
     kept: dict[int, PassStatistics] = {}
-    for batch, first, p in probabilities_of_passes(on.model, on.site_map, live, on.batches, asked, masks, seed, tick):
+    for batch, first, p in probabilities_of_passes(on.running, on.site_map, live, on.batches, asked, masks, seed, tick):
         if not live and not torch.equal(p, p[:1].expand_as(p)):
             raise AuditFailed("two plain passes of the deterministic configuration differ: some randomness is left on")
         statistics = kept.setdefault(id(batch), PassStatistics({"sum_p", "sum_plogp"}))
@@ -121,7 +149,7 @@ def _run(
 def _accuracies(on: Bench, right: Tensor) -> pd.DataFrame:
     groups = on.encoded.table.group
     sides = {OVERALL: torch.ones(len(groups), dtype=torch.bool)}
-    sides |= {str(name): torch.as_tensor((groups == name).to_numpy()) for name in dict.fromkeys(groups)}
+    sides |= {str(name): torch.tensor((groups == name).to_numpy(copy=True)) for name in dict.fromkeys(groups)}
     parts = [
         pd.DataFrame({"pass": range(len(right)), "group": name, "accuracy": right[:, members].double().mean(1).numpy()})
         for name, members in sides.items()

@@ -7,12 +7,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dropscope.errors import BadInput
 from dropscope.placement import check_choice
 from dropscope.setting import check_passes
 from dropscope.studies.transformer_profile import items as items_module
 from dropscope.studies.transformer_profile.checkpoints import CHECKPOINTS
 from dropscope.studies.transformer_profile.configurations import MODES
+from dropscope.studies.transformer_profile.evaluate import PRECISIONS
 from dropscope.studies.transformer_profile.finetune import Tuning
 from dropscope.studies.transformer_profile.items import Items
 from dropscope.studies.transformer_profile.tokens import LONG_TEXTS
@@ -55,6 +58,11 @@ class Study:
     tuning: Tuning
     seed: int
     long_texts: str
+    precision: str = "auto"
+
+    def precision_on(self, device: torch.device) -> str:
+        """What the passes run in: `auto` is bf16 on a GPU, its difference to fp32 measured, and fp32 elsewhere."""
+        return ("bf16" if device.type == "cuda" else "fp32") if self.precision == "auto" else self.precision
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -63,7 +71,7 @@ class Study:
             "data": self.items.fingerprint, "classes": list(self.items.classes),
             "rates": self.rates, "masks": self.masks, "protocol": self.protocol,
             "passes": self.passes, "sensitivity_passes": self.sensitivity_passes,
-            **asdict(self.tuning), "seed": self.seed, "long_texts": self.long_texts,
+            **asdict(self.tuning), "seed": self.seed, "long_texts": self.long_texts, "precision": self.precision,
         }  # fmt: skip
 
 
@@ -85,6 +93,7 @@ def prepare(
     train: str = "once",
     with_context: bool = True,
     long_texts: str = "skip",
+    precision: str = "auto",
     seed: int = 42,
 ) -> Study:
     """Reads the data and checks every argument; no model is touched."""
@@ -93,6 +102,7 @@ def prepare(
     check_choice(masks, "--masks", MASKS)
     check_choice(train, "--train", PROTOCOLS)
     check_choice(long_texts, "--long-texts", LONG_TEXTS)
+    check_choice(precision, "--precision", ("auto", *PRECISIONS))
     if not isinstance(learning_rate, float) or not 0 < learning_rate < 1:
         raise BadInput("a learning rate lies between 0 and 1", "--learning-rate", learning_rate, "write 2e-5")
     names = tuple(str(Path(name).expanduser()) if name.startswith("~") else name for name in models or ())
@@ -114,7 +124,8 @@ def prepare(
         read = items_module.two_domains(Path(squad), Path(hellaswag), items or size.items, seed, with_context)
     tuning = Tuning(learning_rate, size.epochs)
     count = check_passes(size.passes if passes is None else passes)
-    return Study(names, read, rates, masks, train, count, min(size.sensitivity_passes, count), tuning, seed, long_texts)
+    fewer = min(size.sensitivity_passes, count)
+    return Study(names, read, rates, masks, train, count, fewer, tuning, seed, long_texts, precision)
 
 
 def _refuse(given: str, others: Mapping[str, object]) -> None:

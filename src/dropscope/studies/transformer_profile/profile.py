@@ -21,7 +21,7 @@ from dropscope.studies.transformer_profile.configurations import (
     placement_of,
     reach,
 )
-from dropscope.studies.transformer_profile.evaluate import Bench, bench, evaluate
+from dropscope.studies.transformer_profile.evaluate import Bench, Evaluation, bench, evaluate
 from dropscope.studies.transformer_profile.finetune import fine_tuned
 from dropscope.studies.transformer_profile.parts import Parts
 from dropscope.studies.transformer_profile.plan import Study
@@ -50,7 +50,7 @@ def profile(study: Study, described: Described, folder: Path, device: torch.devi
         if not left and not mapped:
             continue
         net = _network(study, described, train, trained_for, parts, device, show)
-        on = bench(net, test, device)
+        on = bench(net, test, device, study.precision_on(device))
         _write_facts(parts, described, on, said)
         reached = reach(on.model, on.example, on.site_map) if study.rates == "config" and left else None
         for configuration in left:
@@ -102,9 +102,20 @@ def _one_configuration(
         "model": parts.name, "configuration": configuration.name, "attention_rate": configuration.attention,
         "ffn_rate": configuration.ffn, "mode": study.rates, "masks": study.masks, "protocol": study.protocol,
         "placement": str(placement), "placement_digest": placement.key, "audit_ok": True, "seconds": found.seconds,
-        "remarks": [*(reached.remarks if reached is not None else ()), *found.remarks],
+        "precision": "fp32" if on.half is None else "bf16",
+        "bf16_difference_mean": found.difference[0], "bf16_difference_largest": found.difference[1],
+        "remarks": [*(reached.remarks if reached is not None else ()), *found.remarks, *_on_precision(on, found)],
     }  # fmt: skip
     parts.write_configuration(row, {"passes": found.passes, "items": found.items, "audits": found.audits})
+
+
+def _on_precision(on: Bench, found: Evaluation) -> list[str]:
+    if on.half is None or found.difference[1] == 0:
+        return []
+    mean, largest = found.difference
+    return [
+        f"probabilities in bf16 differ from fp32 under the same masks by {mean:.4f} on average, {largest:.3f} at most"
+    ]
 
 
 def _one_map(study: Study, parts: Parts, on: Bench, show: bool | None) -> None:

@@ -32,7 +32,7 @@ class Encoded:
 
     @property
     def labels(self) -> Tensor:
-        return torch.as_tensor(self.table.label.to_numpy(), dtype=torch.int64)
+        return torch.tensor(self.table.label.to_numpy(copy=True), dtype=torch.int64)
 
     def inputs(self, rows: Sequence[int]) -> dict[str, Tensor]:
         """`input_ids` and `attention_mask` of some rows, padded on the right to the longest of them."""
