@@ -50,3 +50,13 @@ def test_a_query_that_sees_nothing_gets_zeros() -> None:
     states = noise.row_states(key, (3, 5, 5)).contiguous()
     got = attention_kernels.attend(asked, 0.25, states, noise.threshold(RATE), 1 / (1 - RATE), noise.CONSTANTS_32)
     assert not got.any()
+
+
+@pytest.mark.skipif(INTERPRETED, reason="takes too long without a GPU")
+def test_more_heads_than_a_launch_takes_in_its_second_dimension() -> None:
+    q = torch.randn(9000, 12, 4, 16, device=DEVICE).half()
+    asked = explicit.sdpa_arguments((q, q, q), {})
+    states = torch.zeros(9000, 12, 4, dtype=torch.int64, device=DEVICE)
+    got = attention_kernels.attend(asked, 0.25, states, noise.threshold(0.0), 1.0, noise.CONSTANTS_32)
+    plain = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    torch.testing.assert_close(got, plain, atol=4e-3, rtol=4e-3)

@@ -198,7 +198,7 @@ def test_figures_show_every_step_and_many_images() -> None:
 def test_the_figures_of_a_data_set_are_written(tmp_path: Path) -> None:
     images = find_mammograms(write_table(tmp_path / "data", patients=2)).images
     written = write_preprocessing(tmp_path, images, many=3)
-    names = ["figure_6.png", "figure_6.pdf", "preprocessing_sheet.png", "preprocessing_sheet.pdf"]
+    names = [f"{name}.{end}" for name in ("figure-6-preprocessing", "preprocessing-sheet") for end in ("png", "pdf")]
     assert [path.name for path in written] == names
     assert all(path.stat().st_size > 10_000 for path in written)
 

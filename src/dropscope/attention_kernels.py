@@ -22,9 +22,9 @@ def _attend(
     rows: tl.constexpr, columns: tl.constexpr,
 ):  # fmt: skip
     """One head of one example, `rows` queries; keys come `columns` at a time under a running maximum."""
-    example = (tl.program_id(1) // heads).to(tl.int64)
-    head = (tl.program_id(1) % heads).to(tl.int64)
-    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    example = (tl.program_id(0) // heads).to(tl.int64)
+    head = (tl.program_id(0) % heads).to(tl.int64)
+    row = tl.program_id(1) * rows + tl.arange(0, rows)
     here = row < queries
     unit = tl.arange(0, width)
     query = tl.load(q + example * qb + head * qh + row[:, None] * ql + unit[None, :], mask=here[:, None], other=0.0)
@@ -87,7 +87,8 @@ def attend(
     masked = 0 if mask is None else 1 if mask.dtype == torch.bool else 2
     shown = shown.view(torch.uint8) if masked == 1 else shown
     rows, columns = 64, 32
-    _attend[(triton.cdiv(queries, rows), examples * heads)](
+    # Only the first dimension of a launch takes more than 65,535 programs.
+    _attend[(examples * heads, triton.cdiv(queries, rows))](
         q, k, v, shown, states, out, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *shown.stride(),
         *out.stride()[:3], heads, queries, k.shape[2], scale, level, gain, *constants, masked=masked,
         causal=bool(call["is_causal"]), width=width, rows=rows, columns=columns,

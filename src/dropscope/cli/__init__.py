@@ -6,7 +6,14 @@ anything else is a fault of ours and keeps its traceback. Answers go to stdout, 
 
 from __future__ import annotations
 
-from dropscope.cli import commands, study  # noqa: F401 - importing them adds their commands
+from dropscope.cli import (  # noqa: F401 - importing them adds their commands
+    commands,
+    predict,
+    segmentation_measures,
+    study,
+    transformer_profile,
+    where_to_drop,
+)
 from dropscope.cli.application import app
 
 __all__ = ["app", "main"]
