@@ -1,0 +1,230 @@
+"""One trained network under one placement on the test cases: every measure per voxel, and how well it finds errors.
+
+Owns the rows of the study (one per case and measure) and the cost of each measure. Passes and statistics are the
+engine's, measures and scores are those of everybody; voxels that are not valid count nowhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from dropscope import measures as m
+from dropscope import scores
+from dropscope.audit import Audit, audit_live
+from dropscope.measures import Measure
+from dropscope.placement import Placement, as_placement
+from dropscope.reference import passes_of
+from dropscope.resolve import Live
+from dropscope.scores import PassLabels
+from dropscope.setting import Setting, precise, prepare
+from dropscope.statistics import PassStatistics
+from dropscope.studies.segmentation_measures.preparing import Prepared
+from dropscope.walk import Point
+
+FLOORS = (1e-10, 1e-3)  # beside the 1e-7 of the definition: the ranking by this measure depends on it
+FOUR = m.S3
+_IGNORED = 255
+_VOXELS_AT_ONCE = {"cuda": 1 << 21, "cpu": 1 << 17}
+_AUDITED = 4
+_PATCH = 5  # voxels a side of the worst patch; cut to the volume's where that is thinner
+
+
+def _floored(floor: float) -> Measure:
+    name = f"kullback_leibler_{floor:.0e}".replace("e-0", "e-")
+    return Measure(
+        name, partial(m.kullback_leibler, floor=floor), ("histogram", "sum_p"), "about [2 log floor, 0]", "S3 eq 6"
+    )
+
+
+MEASURES: tuple[Measure, ...] = (
+    *m.resolve(list(FOUR)),
+    *m.resolve(["averaged_std"]),
+    *map(_floored, FLOORS),
+    *m.resolve(["predictive_entropy"]),  # of the mean: what most people would take
+)
+BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
+    "plain_entropy": m.plain_entropy,
+    "plain_max_probability": m.plain_max_probability,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Maps:
+    """One case voxel by voxel, on the CPU."""
+
+    prediction: Tensor  # int64 [*roi]
+    values: dict[str, Tensor]  # measure → float32 [*roi]
+
+
+def opened(
+    net: nn.Module,
+    prepared: Prepared,
+    cases: Sequence[int],
+    placement: Placement | str,
+    seed: int,
+    device: torch.device,
+) -> tuple[Setting, dict[Point, Live]]:
+    """The network on its device with the cases as data, and the values that get noise."""
+    at_once = max(1, _VOXELS_AT_ONCE["cuda" if device.type == "cuda" else "cpu"] // prepared.labels[0].numel())
+    rows = list(cases)
+    labels = torch.where(prepared.valid[rows], prepared.labels[rows], _IGNORED).long()
+    setting = prepare(
+        net, (prepared.images[rows], labels), seed=seed, device=device, batch_size=at_once, ignore_label=_IGNORED,
+        ids=[prepared.names[i] for i in rows], groups=[prepared.about["patients"][i] for i in rows],
+    )  # fmt: skip
+    (live,) = setting.resolve([placement])
+    return setting, live
+
+
+def check_noise(setting: Setting, live: dict[Point, Live], placement: Placement | str) -> Audit:
+    """Fails unless noise takes effect where the placement asks for it. Few cases, because every site costs passes of
+    them; but not one, of whose few feature maps a low rate may drop none in all passes of the audit."""
+    images = torch.cat([batch.args[0] for batch in setting.data.batches[:_AUDITED]])[:_AUDITED]
+    args = (images.to(setting.device),)
+    with precise():
+        found = audit_live(setting.model, as_placement(placement), live, args, {}, setting.site_map, setting.seed)
+    return found.raise_if_failed()
+
+
+def evaluate(
+    net: nn.Module,
+    prepared: Prepared,
+    cases: Sequence[int],
+    placement: Placement | str,
+    passes: int,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> pd.DataFrame:
+    """A row per case and measure: `auprc` (NaN where the case has no errors), errors, voxels, Dice of each class, and
+    the uncertainty of the case as a whole.
+
+    The plain loop runs: noise starts in the second block, so a captured graph would save little and cost seconds per
+    network. Masks are keyed by the names of the cases, so no case depends on another.
+    """
+    setting, live = opened(net, prepared, cases, placement, seed, torch.device(device))
+    check_noise(setting, live, placement)
+    needs = {"sum_p"}.union(*(row.needs for row in MEASURES))
+    place = {name: number for number, name in enumerate(prepared.names)}
+    rows: list[dict[str, Any]] = []
+    for batch in setting.data.batches:
+        assert batch.labels is not None
+        label = batch.labels.to(setting.device)
+        with torch.no_grad(), precise():
+            plain = setting.plain(batch)
+            kept, votes = PassStatistics(needs, plain.movedim(1, -1)), PassLabels(prepared.classes, label != _IGNORED)
+            for p in passes_of(setting, live, batch, passes):
+                kept.update(p.movedim(1, -1))
+                votes.update(p.argmax(1))
+            rows += _rows(kept, votes, plain, label, prepared, [place[name] for name in batch.ids])
+    return pd.DataFrame(rows)
+
+
+def _rows(
+    kept: PassStatistics, votes: PassLabels, plain: Tensor, label: Tensor, prepared: Prepared, numbers: Sequence[int]
+) -> list[dict[str, Any]]:
+    prediction, valid = kept.mean.argmax(-1), label != _IGNORED
+    wrong = (prediction != label) & valid
+    overlap = scores.dice(prediction, label, prepared.classes, ignore_label=_IGNORED)
+    of_case = {
+        "errors": wrong.flatten(1).sum(1),
+        "voxels": valid.flatten(1).sum(1),
+        **{f"dice_{c}": overlap[:, c] for c in range(prepared.classes)},
+        "volume_variation": votes.volume_variation[:, 1:].nanmean(1),
+        "pairwise_disagreement": 1 - votes.pairwise_dice[:, 1:].nanmean(1)
+        if votes.passes > 1
+        else plain.new_full((len(label),), torch.nan),
+    }
+    found = {row.name: row(kept) for row in MEASURES} | {name: f(plain) for name, f in BASELINES.items()}
+    of_measure = {
+        name: {
+            "auprc": scores.voxel_auprc(values, wrong, valid),
+            "foreground_mean": scores.foreground_mean(values, prediction, valid_mask=valid),
+            "worst_patch": scores.worst_patch(values, _PATCH, valid_mask=valid),
+        }
+        for name, values in found.items()
+    }
+    known = {column: values.tolist() for column, values in of_case.items()}
+    read = {
+        name: {column: values.tolist() for column, values in columns.items()} for name, columns in of_measure.items()
+    }
+    about = prepared.about
+    return [
+        {
+            **{
+                "case": about["names"][number],
+                "patient": about["patients"][number],
+                "centre": about["centres"][number],
+            },
+            "measure": name,
+            **{column: values[i] for column, values in columns.items()},
+            **{column: values[i] for column, values in known.items()},
+        }
+        for i, number in enumerate(numbers)
+        for name, columns in read.items()
+    ]
+
+
+def maps_of(
+    net: nn.Module, prepared: Prepared, cases: Sequence[int], placement: Placement | str, passes: int, seed: int,
+    device: torch.device,
+) -> list[Maps]:  # fmt: skip
+    """Prediction and the paper's four measures voxel by voxel, for pictures."""
+    setting, live = opened(net, prepared, cases, placement, seed, device)
+    rows = m.resolve(list(FOUR))
+    needs = {"sum_p"}.union(*(row.needs for row in rows))
+    found = []
+    for batch in setting.data.batches:
+        with torch.no_grad(), precise():
+            kept = PassStatistics(needs)
+            for p in passes_of(setting, live, batch, passes):
+                kept.update(p.movedim(1, -1))
+            values = {row.name: row(kept).float().cpu() for row in rows}
+        prediction = kept.mean.argmax(-1).cpu()
+        found += [Maps(prediction[i], {n: v[i] for n, v in values.items()}) for i in range(batch.n)]
+    return found
+
+
+def costs(
+    net: nn.Module, prepared: Prepared, case: int, placement: Placement | str, passes: int, seed: int,
+    device: torch.device,
+) -> dict[str, float]:  # fmt: skip
+    """Seconds for one case: `forward` for all passes, and for each measure by itself, its statistics included.
+
+    Passes are kept here, so that a measure is timed without them; the faster of two runs counts.
+    """
+    setting, live = opened(net, prepared, [case], placement, seed, device)
+    with torch.no_grad(), precise():
+        batch = setting.data.batches[0]
+        list(passes_of(setting, live, batch, 2))  # the first forwards choose their kernels
+        taken, outputs = _timed(lambda: [p.movedim(1, -1) for p in passes_of(setting, live, batch, passes)], device)
+        found = {"forward": taken}
+        for row in MEASURES:
+            found[row.name] = min(_timed(lambda row=row: _alone(row, outputs), device)[0] for _ in range(2))  # type: ignore[misc]
+    return found
+
+
+def _alone(row: Measure, outputs: Sequence[Tensor]) -> Tensor:
+    kept = PassStatistics(row.needs)
+    for p in outputs:
+        kept.update(p, check=False)
+    return row(kept)
+
+
+def _timed(function: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    wait()
+    started = time.perf_counter()
+    result = function()
+    wait()
+    return time.perf_counter() - started, result

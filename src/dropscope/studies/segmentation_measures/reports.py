@@ -1,0 +1,110 @@
+"""Everything the study writes: tables, figures 1, 3, 4 and 5, the summary. Reads rows and exhibits, never a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from dropscope.studies.claims import Claim
+from dropscope.studies.segmentation_measures import figures, tables
+from dropscope.studies.segmentation_measures.exhibits import Exhibits
+from dropscope.studies.segmentation_measures.judged import judged
+from dropscope.studies.writing import write_figure, write_summary, write_table
+
+TITLE = "Which uncertainty measure finds the wrong voxels (segmentation-measures)"
+_PAPER = {
+    "n_train": [3, 5, 9, 15, 25, 30, 40, 69],
+    "rates": [i / 10 for i in range(1, 10)],
+    "networks": 144,
+    "passes": 50,
+}
+
+
+def report(
+    folder: Path, rows: pd.DataFrame, exhibits: Exhibits, facts: dict[str, Any]
+) -> tuple[list[Claim], dict[str, pd.DataFrame]]:
+    """Writes tables, figures and `summary.md` into the folder; the claims and the tables are returned too."""
+    classes = facts["classes"]
+    costs = exhibits.about["costs"]
+    found = {
+        "experiments": tables.per_experiment(rows),
+        "measures": tables.per_measure(rows, costs),
+        "posteriors": tables.posteriors(rows),
+        "bootstrap": tables.bootstrap(rows),
+        "floors": tables.floors(rows),
+        "cases": tables.per_case(rows),
+    }
+    captions = {
+        "experiments": "Every experiment: Dice per class, share of wrong voxels, mean AUC-PR of each measure",
+        "measures": "Mean AUC-PR of each measure over experiments, and its paired difference to one plain pass (95 %)",
+        "posteriors": "Probability that one measure beats another in an experiment, with 95 % intervals",
+        "bootstrap": "Differences of mean AUC-PR over resampled patients, intervals at 1 − .05/6",
+        "floors": "Kullback-Leibler at three floors of an empty bin",
+        "cases": "The uncertainty of a whole case against 1 − mean foreground Dice, over experiments",
+    }
+    for name, table in found.items():
+        write_table(folder, name, table, captions[name])
+    best = _best(found["experiments"], exhibits, classes)
+    claims = judged(found["posteriors"], found["bootstrap"], found["measures"], best)
+    values = tables.means(rows)
+    write_figure(folder, "figure1_maps", figures.maps_figure(exhibits, classes))
+    write_figure(folder, "figure3_dice", figures.dice_figure(found["experiments"], classes))
+    write_figure(folder, "figure4_auprc", figures.auprc_figure(values))
+    write_figure(folder, "figure5_posteriors", figures.posteriors_figure(values))
+    write_summary(folder, TITLE, _paragraphs(rows, facts, best, exhibits, found), claims, _smaller(facts))
+    return claims, found
+
+
+def _best(experiments: pd.DataFrame, exhibits: Exhibits, classes: list[str]) -> dict[str, Any]:
+    row = experiments[experiments.experiment == exhibits.about["experiment"]].iloc[0]
+    dice = {name: float(row[f"dice_{i}"]) for i, name in enumerate(classes)}
+    found = {"experiment": str(row.experiment), "dice": dice, "cases": int(row.images)}
+    return found | {"foreground": float(row.dice_foreground)}
+
+
+def _paragraphs(
+    rows: pd.DataFrame, facts: dict[str, Any], best: dict[str, Any], exhibits: Exhibits, found: dict[str, pd.DataFrame]
+) -> list[str]:
+    experiments = found["experiments"]
+    cells = int(experiments.images.sum())
+    without = int(experiments.without_errors.sum())
+    train, validation, test = facts["cases"]
+    ranked = found["measures"].sort_values("mean AUC-PR ↑", ascending=False)
+    order = ", ".join(f"{row.measure} {row._2:.4f}" for row in ranked.itertuples())
+    per = "during training and at inference" if facts["dropout"] == "training" else "at inference only"
+    measured = exhibits.about
+    share = sum(measured["costs"][name] for name in tables.FOUR) / measured["costs"]["forward"]
+    text = [
+        f"{facts['networks']} networks on {facts['data']}: n_train {facts['n_train']} × rate {facts['rates']} × "
+        f"{' and '.join(facts['noise'])} dropout {per}; {train}/{validation}/{test} cases for training, validation "
+        f"and test; region {'×'.join(map(str, facts['roi']))}; {facts['passes']} passes; preset {facts['preset']}.",
+        f"AUC-PR of finding misclassified voxels, mean over experiments: {order}. {without} of {cells} segmented "
+        "images have no error and no AUC-PR; they are left out of it.",
+        f"The best network by validation loss is {best['experiment']}: mean foreground Dice {best['foreground']:.3f} "
+        f"on the test cases. The four measures by themselves took {share:.1%} of the time of its "
+        f"{measured['passes']} passes over a case of {measured['voxels']:,} voxels ({measured['device']}).",
+        "Experiments share test patients, so the Beta posteriors, which count each as a trial of its own, are too "
+        "sure; the bootstrap over patients beside them is not. An AUC-PR is comparable within an experiment alone: its "
+        "level follows the share of errors.",
+    ]
+    return text + [f"Remark: {remark}." for remark in facts["remarks"]]
+
+
+def _smaller(facts: dict[str, Any]) -> list[str]:
+    lines = []
+    for name in ("networks", "n_train", "rates", "passes"):
+        if facts[name] != _PAPER[name]:
+            lines.append(f"{name.replace('_', ' ')}: {facts[name]} instead of {_PAPER[name]}")
+    if facts["preset"] != "paper":
+        lines.append(
+            f"training: {facts['training_steps'] // max(1, facts['networks'])} steps of batch {facts['batch']} "
+            "on average, the same number for every network where the preset says so, instead of 600 epochs of batch 1"
+        )
+    lines.append(
+        "the paper's images are private: "
+        + ("generated volumes" if "phantom" in facts["data"] else "public volumes")
+        + " stand in"
+    )
+    return lines
