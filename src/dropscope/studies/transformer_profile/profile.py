@@ -104,7 +104,10 @@ def _one_configuration(
         "placement": str(placement), "placement_digest": placement.key, "audit_ok": True, "seconds": found.seconds,
         "precision": "fp32" if on.half is None else "bf16",
         "bf16_difference_mean": found.difference[0], "bf16_difference_largest": found.difference[1],
-        "remarks": [*(reached.remarks if reached is not None else ()), *found.remarks, *_on_precision(on, configuration.name, found)],
+        "remarks": [
+            *(reached.remarks if reached is not None else ()), *found.remarks,
+            *_on_precision(on, configuration.name, found),
+        ],
     }  # fmt: skip
     parts.write_configuration(row, {"passes": found.passes, "items": found.items, "audits": found.audits})
 
