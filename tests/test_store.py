@@ -91,7 +91,7 @@ def test_a_part_is_there_or_it_is_not(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(OSError, match="killed"):
         store.write_rows("a", rows(0))
     assert not store.has("a")
-    assert [path.name[:6] for path in (tmp_path / "rows").iterdir()] == [".part-"]
+    assert not list((tmp_path / "rows").iterdir())  # nor is half of it
 
 
 def test_what_is_fixed_stays_as_at_the_first_start(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ from dropscope.progress import progress as showing
 from dropscope.scores import foreground_mean, worst_patch
 from dropscope.setting import Setting, check_passes, precise, prepare
 from dropscope.store import weights_fingerprint
-from dropscope.volumes import SCALES, VolumeCase, find_cases, read_case, voxel_volume, write_map, write_whole
+from dropscope.volumes import SCALES, VolumeCase, find_cases, read_case, voxel_volume, write_map
+from dropscope.whole import write_whole
 from dropscope.windows import Predicted, Windows, cut_out, forwards, pad, plan_windows, predict_volume
 
 PATCH = 8  # voxels a side of the patch that `worst_patch` looks for

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import torch
 from torch import nn
 
 from dropscope.errors import BadInput
+from dropscope.whole import PART, write_whole
 
 FORMAT = 1
 
@@ -57,7 +56,8 @@ class Store:
                 raise BadInput("a run folder has a run.json", "out", str(self.folder), "choose an empty or new folder")
             self.rows_folder.mkdir(parents=True, exist_ok=True)
             known = {"format": FORMAT, "spec": dict(spec), "fixed": dict(fixed)}
-            self._write(self.folder / "run.json", json.dumps(known, indent=2, sort_keys=True).encode())
+            text = json.dumps(known, indent=2, sort_keys=True)
+            write_whole(self.folder / "run.json", lambda part: part.write_text(text))
         agreed = json.loads(json.dumps(dict(spec), sort_keys=True))
         differing = sorted(key for key in {*agreed, *known["spec"]} if agreed.get(key) != known["spec"].get(key))
         if differing:
@@ -66,7 +66,7 @@ class Store:
                 "choose another folder for this run, or repeat the first one exactly",
             )  # fmt: skip
         self.rows_folder.mkdir(exist_ok=True)
-        for torn in self.folder.rglob(".part-*"):
+        for torn in self.folder.rglob(f"{PART}*"):
             torn.unlink()  # left by a kill between writing and renaming: never part of the run
         return dict(known["fixed"])
 
@@ -97,10 +97,10 @@ class Store:
         return (self.rows_folder / f"part-{name}.parquet").exists()
 
     def write_rows(self, name: str, rows: pd.DataFrame) -> None:
-        self._write_table(self.rows_folder / f"part-{name}.parquet", rows)
+        _write_table(self.rows_folder / f"part-{name}.parquet", rows)
 
     def write_table(self, name: str, table: pd.DataFrame) -> None:
-        self._write_table(self.folder / f"{name}.parquet", table)
+        _write_table(self.folder / f"{name}.parquet", table)
 
     def read_table(self, name: str) -> pd.DataFrame | None:
         path = self.folder / f"{name}.parquet"
@@ -118,22 +118,6 @@ class Store:
             .reset_index(drop=True)
         )
 
-    def _write_table(self, path: Path, table: pd.DataFrame) -> None:
-        handle, temporary = tempfile.mkstemp(prefix=".part-", dir=path.parent)
-        os.close(handle)
-        table.to_parquet(temporary, index=False)
-        _rename(temporary, path)
 
-    def _write(self, path: Path, content: bytes) -> None:
-        handle, temporary = tempfile.mkstemp(prefix=".part-", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        _rename(temporary, path)
-
-
-def _rename(temporary: str, path: Path) -> None:
-    """Makes a finished file appear under its name at once, on disk as well."""
-    with open(temporary, "rb") as file:
-        os.fsync(file.fileno())
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, path)
+def _write_table(path: Path, table: pd.DataFrame) -> None:
+    write_whole(path, lambda part: table.to_parquet(part, index=False))

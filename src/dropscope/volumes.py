@@ -6,10 +6,8 @@ imported where a file is opened.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput, MissingExtra
+from dropscope.whole import write_whole
 
 ENDINGS = (".nii.gz", ".nii")
 PERCENTILES = (5.0, 95.0)
@@ -95,20 +94,6 @@ def write_map(path: Path, values: np.ndarray, case: VolumeCase, what: str) -> No
     shape = image.shape[:3] if len(image.shape) > 2 else image.shape
     made = type(image)(values.reshape(shape), image.affine, header)
     write_whole(path, lambda part: nibabel.save(made, part))
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Lets `write` fill a temporary file of the same ending, then gives it its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".part-", suffix=_ending(path) or path.suffix, dir=path.parent)
-    os.close(handle)
-    try:
-        write(Path(name))
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def voxel_volume(case: VolumeCase) -> float:

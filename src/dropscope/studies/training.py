@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from dropscope.errors import BadInput, MissingExtra
 from dropscope.models import evaluating, random_state_kept
 from dropscope.progress import progress as showing
-from dropscope.studies.writing import write_text, write_whole
+from dropscope.studies.writing import write_text
+from dropscope.whole import write_whole
 
 Batch = Any
 Optimizer = torch.optim.Optimizer
@@ -88,13 +89,11 @@ def trained_once(
     agree with what is there."""
     record = path.with_suffix(".json")
     if path.exists() and record.exists():
-        known = json.loads(record.read_text())["about"]
-        wanted = json.loads(json.dumps(about))
+        known, wanted = json.loads(record.read_text())["about"], json.loads(json.dumps(about))
         differing = sorted(key for key in {*known, *wanted} if known.get(key) != wanted.get(key))
         if differing:
-            raise BadInput(
-                "a folder holds one study", f"what differs from {record}", differing, "choose another folder with --out"
-            )
+            remedy = "choose another folder with --out"
+            raise BadInput("a folder holds one study", f"what differs from {record}", differing, remedy)
         return load_weights(build(), path)
     net = build()
     history = train(net)

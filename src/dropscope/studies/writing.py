@@ -5,35 +5,35 @@ Owns the formats and that a file appears whole or not at all. What is in them is
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from dropscope.errors import BadInput
 from dropscope.studies.claims import Claim, claims_table
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
-    """Lets `write` fill a temporary file of the same ending, then gives it its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=".part-", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    try:
-        write(Path(name))
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return path
+from dropscope.whole import write_whole
 
 
 def write_text(path: Path, text: str) -> Path:
     return write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def claim_folder(folder: Path, spec: Mapping[str, Any], name: str = "study.json") -> None:
+    """A folder holds one study: what its parts have in common is written at the first start and must agree later."""
+    record, wanted = folder / name, json.loads(json.dumps(spec))
+    if not record.exists():
+        write_text(record, json.dumps(wanted, indent=2) + "\n")
+        return
+    known = json.loads(record.read_text())
+    differing = sorted(key for key in {*known, *wanted} if known.get(key) != wanted.get(key))
+    if differing:
+        remedy = "choose another folder with --out, or repeat the first command exactly"
+        raise BadInput("a folder holds one study", f"what differs from {record}", differing, remedy)
 
 
 def write_table(folder: Path, name: str, table: pd.DataFrame, caption: str, digits: int = 4) -> list[Path]:

@@ -22,7 +22,7 @@ from dropscope.studies.segmentation_measures.evaluation import costs, maps_of
 from dropscope.studies.segmentation_measures.experiments import Experiment, Network, Work
 from dropscope.studies.segmentation_measures.preparing import Prepared
 from dropscope.studies.segmentation_measures.tables import foreground
-from dropscope.studies.writing import write_whole
+from dropscope.whole import write_whole
 
 EXHIBITS = "exhibits.safetensors"
 QUALITIES = ("worst", "median", "best")

@@ -34,7 +34,7 @@ from dropscope.studies.segmentation_measures.preparing import Prepared, read_pre
 from dropscope.studies.segmentation_measures.unet import NOISES, UNet, feature_dropout
 from dropscope.studies.segmentation_measures.volumes import Split
 from dropscope.studies.training import load_weights, trained_once
-from dropscope.studies.writing import write_whole
+from dropscope.whole import write_whole
 
 DROPOUT = ("training", "inference")
 PREPARED = "prepared.safetensors"

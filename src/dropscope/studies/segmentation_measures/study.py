@@ -22,7 +22,7 @@ from dropscope.studies.segmentation_measures.experiments import PREPARED, Experi
 from dropscope.studies.segmentation_measures.planning import Planned
 from dropscope.studies.segmentation_measures.preparing import write_prepared
 from dropscope.studies.training import load_weights
-from dropscope.studies.writing import write_text
+from dropscope.studies.writing import claim_folder
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,12 +81,4 @@ def _claim_folder(planned: Planned) -> None:
         "channels": planned.prepared.channels, "classes": planned.prepared.classes, "dims": len(planned.prepared.roi),
         "split": [len(planned.divided.train), len(planned.divided.validation), len(planned.divided.test)],
     }  # fmt: skip
-    path = Path(planned.work.folder) / "study.json"
-    if path.exists():
-        known = json.loads(path.read_text())
-        differing = sorted(key for key in {*known, *about} if known.get(key) != about.get(key))
-        if differing:
-            remedy = "choose another folder with --out"
-            raise BadInput("a folder holds one study", f"what differs from {path}", differing, remedy)
-        return
-    write_text(path, json.dumps(about, indent=2) + "\n")
+    claim_folder(Path(planned.work.folder), about)

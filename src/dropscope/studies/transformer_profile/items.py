@@ -18,7 +18,7 @@ import pandas as pd
 from dropscope.errors import BadInput, nearest
 from dropscope.files import read_table
 from dropscope.studies.transformer_profile.domains import Question, Story, paragraphs, read_hellaswag, read_squad
-from dropscope.studies.writing import write_whole
+from dropscope.whole import write_whole
 
 COLUMNS = ("item", "context", "group", "label", "split", "text")
 SPLITS = ("train", "test")

@@ -14,9 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from dropscope.errors import BadInput
 from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS
-from dropscope.studies.writing import write_text, write_whole
+from dropscope.studies.writing import write_text
+from dropscope.whole import write_whole
 
 _OF_A_CONFIGURATION = ("passes", "items", "audits")
 _MODEL = ("model", "family", "kind", "parameters", "specialised", "status", "reason", "seconds_training",
@@ -31,18 +31,6 @@ def slug(name: str) -> str:
     """
     plain = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[-60:]
     return f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
-
-
-def claim_folder(folder: Path, spec: Mapping[str, Any]) -> None:
-    """A folder holds one study: what its parts have in common is written at the first start and must agree later."""
-    record = folder / "study.json"
-    if record.exists():
-        known, wanted = json.loads(record.read_text()), json.loads(json.dumps(spec))
-        differing = sorted(key for key in {*known, *wanted} if known.get(key) != wanted.get(key))
-        if differing:
-            raise BadInput("a folder holds one study", f"what differs from {record}", differing, "choose another --out")
-        return
-    write_text(record, json.dumps(spec, indent=2) + "\n")
 
 
 class Parts:

@@ -19,10 +19,10 @@ from dropscope.studies.claims import Claim
 from dropscope.studies.transformer_profile import reports
 from dropscope.studies.transformer_profile.checkpoints import describe
 from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS
-from dropscope.studies.transformer_profile.parts import claim_folder, collect
+from dropscope.studies.transformer_profile.parts import collect
 from dropscope.studies.transformer_profile.plan import PRESETS, Study
 from dropscope.studies.transformer_profile.profile import SENSITIVITY_RATE, profile
-from dropscope.studies.writing import write_summary
+from dropscope.studies.writing import claim_folder, write_summary
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dropscope.progress import progress
 from dropscope.studies.where_to_drop.mammograms import Mammogram, check_image, read_bytes, read_image
 from dropscope.studies.where_to_drop.preprocessing import Settings, steps
-from dropscope.studies.writing import write_whole
+from dropscope.whole import write_whole
 
 _PIPELINE = 1  # counts up when the same settings come to mean something else
 _Item = TypeVar("_Item")

@@ -6,7 +6,6 @@ Killed at any moment, the same command goes on where it was: networks and sweeps
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,7 +27,7 @@ from dropscope.studies.where_to_drop.cifar_task import accuracy
 from dropscope.studies.where_to_drop.reports import write_reports
 from dropscope.studies.where_to_drop.results import load_result, save_result
 from dropscope.studies.where_to_drop.task import NetworkResult, Task
-from dropscope.studies.writing import write_summary, write_text
+from dropscope.studies.writing import claim_folder, write_summary
 from dropscope.sweep import sweep
 from dropscope.uncertainty import sample, uncertainty
 
@@ -87,7 +86,7 @@ def where_to_drop(
     folder, where = Path(out), torch.device(device)
     if weights is not None:
         load_weights(task.build(), weights)  # a wrong file is refused before anything is written
-    _claim_folder(folder, task, size)
+    claim_folder(folder, {"study": "where-to-drop", "task": task.about, "size": asdict(size)})
     results = []
     for seed in seeds if weights is None else (0,):
         name = f"seed {seed}" if weights is None else weights.stem
@@ -214,20 +213,6 @@ def _initialised(task: Task, seed: int) -> nn.Module:
     with random_state_kept():
         torch.manual_seed(seed)
         return task.build()
-
-
-def _claim_folder(folder: Path, task: Task, size: Preset) -> None:
-    """A folder holds one study: the first start writes what it is, every later one must agree."""
-    path = folder / "study.json"
-    what = json.loads(json.dumps({"study": "where-to-drop", "task": task.about, "size": asdict(size)}))
-    if path.exists():
-        known = json.loads(path.read_text())
-        if known != what:
-            differing = sorted(key for key in what if known.get(key) != what[key])
-            remedy = "choose another folder with --out, or repeat the first command exactly"
-            raise BadInput("a folder holds one study", f"what differs from {path}", differing, remedy)
-        return
-    write_text(path, json.dumps(what, indent=2) + "\n")
 
 
 def _paragraphs(task: Task, size: Preset, results: Sequence[NetworkResult]) -> list[str]:
