@@ -6,6 +6,8 @@ they were; global random state is never used. How a forward is followed is `walk
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -15,13 +17,12 @@ from torch import Tensor, nn
 
 from dropscope import inputs, models
 from dropscope.errors import BadInput
-from dropscope.noise import CONSTANTS_32, Layout, disturb, has_triton, row_states, site_key, streams, threshold
+from dropscope.noise import disturb, site_key, start, streams
 from dropscope.placement import Placement, as_placement
 from dropscope.resolve import Live, resolve
 from dropscope.sites import SiteMap, examine
 from dropscope.walk import About, OwnDropout, Point, walking
 
-_HEAD_WIDTHS = (16, 32, 64, 128)  # that the attention kernel has tiles for
 Watcher = Callable[[Point, Live, Tensor, Tensor, Tensor], None]
 
 
@@ -116,6 +117,12 @@ class Noise:
     def visit(self, point: Point, value: Tensor, about: About) -> Tensor:
         live = self._spec(point)
         assert live is not None
+        if self._in_one_trip(value, live):
+            from dropscope import noise_kernels
+
+            if 2 <= value.dim() <= noise_kernels.INNER + 2 and value.is_contiguous():
+                self._check_examples(point, value, live)
+                return noise_kernels.bernoulli(value, *self._key_parts(point, value.device), live.rate)
         keys = self._keys(point, value, live)
         after = disturb(value, keys, live.rate, live.noise, live.mask, live.layout)
         if self.watcher is not None:
@@ -124,29 +131,28 @@ class Noise:
 
     def attend(self, point: Point, call: dict[str, Any]) -> Tensor | None:
         """By one kernel where it can: in half precision on a GPU, with nobody watching the weights."""
-        live, query, key = self._spec(point), call["query"], call["key"]
-        half = query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and not torch.is_grad_enabled()
-        if self.watcher is not None or live is None or not half or not has_triton():
+        live, query, key, value = self._spec(point), call["query"], call["key"], call["value"]
+        if live is None or query.dtype == torch.float32 or query.dim() != 4 or not self._in_one_trip(query, live):
             return None
-        plain = (
-            live.noise == "bernoulli"
-            and live.mask == "element"
-            and live.layout == Layout(0, 1, live.layout.channel_dim)
-        )
-        if not plain or query.dim() != 4 or query.shape[1] != key.shape[1] or query.shape[-1] not in _HEAD_WIDTHS:
-            return None
-        if (
-            any(part.stride(-1) != 1 for part in (query, key, call["value"]))
-            or call["value"].shape[-1] != query.shape[-1]
-        ):
-            return None
-        from dropscope import attention_kernels
+        from dropscope import noise_kernels
 
-        keys = self._keys(point, query, live)
-        scale = query.shape[-1] ** -0.5 if call["scale"] is None else float(call["scale"])
-        states = row_states(keys, (*query.shape[1:3], key.shape[2])).contiguous()
-        gain = 1.0 / (1.0 - live.rate)
-        return attention_kernels.attend(call, scale, states, threshold(live.rate), gain, CONSTANTS_32)
+        alike = query.shape[1] == key.shape[1] and value.shape[-1] == query.shape[-1] in noise_kernels.HEAD_WIDTHS
+        if not alike or any(part.stride(-1) != 1 for part in (query, key, value)):
+            return None
+        self._check_examples(point, query, live)
+        return noise_kernels.attend(call, *self._key_parts(point, query.device), live.rate)
+
+    def _in_one_trip(self, value: Tensor, live: Live) -> bool:
+        """Whether kernels may stand in for `disturb`: element masks on plain values on a GPU, with nobody watching."""
+        plain = live.noise == "bernoulli" and live.mask == "element"
+        plain = plain and live.layout.batch_dim == 0 and live.layout.folded == 1
+        known = value.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        learning = torch.is_grad_enabled() and value.requires_grad
+        return plain and known and value.is_cuda and self.watcher is None and not learning and _has_triton()
+
+    def _key_parts(self, point: Point, device: torch.device) -> tuple[int, Tensor, Tensor]:
+        begun = start(self.seed, site_key(point.name, point.call))
+        return begun, self._passes.to(device).contiguous(), self._examples.to(device).contiguous()
 
     def _keys(self, point: Point, value: Tensor, live: Live) -> Tensor:
         examples = self._examples
@@ -164,21 +170,31 @@ class Noise:
                 self._passes[:1].to(value.device),
                 torch.zeros(1, dtype=torch.int64, device=value.device),
             )
+        self._check_examples(point, value, live)
+        return streams(
+            self.seed, site_key(point.name, point.call), self._passes.to(value.device), examples.to(value.device)
+        )
+
+    def _check_examples(self, point: Point, value: Tensor, live: Live) -> None:
+        examples = self._examples
+        assert live.layout.batch_dim is not None
         if value.shape[live.layout.batch_dim] != len(examples) * live.layout.folded:
             remedy = f"call the model on {len(examples)} examples at a time along dimension 0"
             raise BadInput(
                 f"dimension {live.layout.batch_dim} of {point.name}@{point.position} counts examples",
                 "its shape", tuple(value.shape), remedy,
             )  # fmt: skip
-        return streams(
-            self.seed, site_key(point.name, point.call), self._passes.to(value.device), examples.to(value.device)
-        )
 
     def own_dropout(self, found: OwnDropout) -> bool:
         return False
 
     def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
         pass
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
 
 
 @contextmanager

@@ -7,9 +7,7 @@ Everything here is integer arithmetic on tensors: the same bits on a CPU, on a G
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,11 +20,10 @@ def _signed(value: int, bits: int) -> int:
     return value - (1 << bits) if value >= 1 << (bits - 1) else value
 
 
-_GOLDEN_64 = _signed(0x9E3779B97F4A7C15, 64)
-_MIX_64 = _signed(0xBF58476D1CE4E5B9, 64), _signed(0x94D049BB133111EB, 64)
-_GOLDEN_32 = _signed(0x9E3779B1, 32)
-_MIX_32 = _signed(0x7FEB352D, 32), _signed(0x846CA68B, 32), _signed(0xC2B2AE35, 32)
-CONSTANTS_32 = (_GOLDEN_32, *_MIX_32)  # of the last coordinate's hash, for kernels
+GOLDEN_64 = _signed(0x9E3779B97F4A7C15, 64)
+MIX_64 = _signed(0xBF58476D1CE4E5B9, 64), _signed(0x94D049BB133111EB, 64)
+GOLDEN_32 = _signed(0x9E3779B1, 32)
+MIX_32 = _signed(0x7FEB352D, 32), _signed(0x846CA68B, 32), _signed(0xC2B2AE35, 32)
 _SELU_SATURATION = -1.7580993408473766  # the value AlphaDropout gives to a dropped unit: -(scale * alpha) of SELU
 _DRAWS_AT_ONCE = 1 << 24
 
@@ -51,17 +48,21 @@ def site_key(name: str, call: int) -> int:
 
 def _absorb(state: Tensor, value: Tensor) -> Tensor:
     """One step of a 64-bit chain: a bijection of `state` for every `value`, and of `value` for every `state`."""
-    x = state ^ (value * _GOLDEN_64)
-    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _MIX_64[0]
-    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * _MIX_64[1]
-    return (x ^ ((x >> 31) & ((1 << 33) - 1))) + _GOLDEN_64
+    x = state ^ (value * GOLDEN_64)
+    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * MIX_64[0]
+    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * MIX_64[1]
+    return (x ^ ((x >> 31) & ((1 << 33) - 1))) + GOLDEN_64
 
 
 def streams(seed: int, site: int, passes: Tensor, examples: Tensor) -> Tensor:
     """64-bit keys, one per (pass, example): `passes` and `examples` are int64 and broadcast against each other."""
-    # Seed and site are known to Python: absorbed there, they cost no trip to the device.
-    start = torch.full((), _absorbed(_absorbed(0, seed), site), dtype=torch.int64, device=examples.device)
-    return _absorb(_absorb(start, passes), examples)
+    state = torch.full((), start(seed, site), dtype=torch.int64, device=examples.device)
+    return _absorb(_absorb(state, passes), examples)
+
+
+def start(seed: int, site: int) -> int:
+    """What all streams of a site begin with. Seed and site are known to Python: they cost no trip to a device."""
+    return _absorbed(_absorbed(0, seed), site)
 
 
 def _absorbed(state: int, value: int) -> int:
@@ -72,10 +73,10 @@ def _absorbed(state: int, value: int) -> int:
     True
     """
     whole = (1 << 64) - 1
-    x = (state ^ (value * _GOLDEN_64)) & whole
-    x = ((x ^ (x >> 30)) * _MIX_64[0]) & whole
-    x = ((x ^ (x >> 27)) * _MIX_64[1]) & whole
-    return _signed(((x ^ (x >> 31)) + _GOLDEN_64) & whole, 64)
+    x = (state ^ (value * GOLDEN_64)) & whole
+    x = ((x ^ (x >> 30)) * MIX_64[0]) & whole
+    x = ((x ^ (x >> 27)) * MIX_64[1]) & whole
+    return _signed(((x ^ (x >> 31)) + GOLDEN_64) & whole, 64)
 
 
 def bits(keys: Tensor, shape: Sequence[int]) -> Tensor:
@@ -85,19 +86,19 @@ def bits(keys: Tensor, shape: Sequence[int]) -> Tensor:
     >>> torch.equal(bits(keys, (5, 7))[:, :4, :6], bits(keys, (4, 6)))
     True
     """
-    state, lead = row_states(keys, shape), keys.dim()
+    state, lead = _row_states(keys, shape), keys.dim()
     # The last coordinate is where the work is: 32-bit lanes, fed by both halves of the 64-bit row state.
     low = ((state << 32) >> 32).to(torch.int32).unsqueeze(-1)
     high = (state >> 32).to(torch.int32).unsqueeze(-1)
-    last = torch.arange(shape[-1], device=keys.device, dtype=torch.int32) * _GOLDEN_32
+    last = torch.arange(shape[-1], device=keys.device, dtype=torch.int32) * GOLDEN_32
     v = last.view(*[1] * (lead + len(shape) - 1), -1) ^ low
-    v = _fold(v, 16).mul_(_MIX_32[0])
-    v = _fold(v, 15).add_(high).mul_(_MIX_32[1])
-    v = _fold(v, 16).mul_(_MIX_32[2])
+    v = _fold(v, 16).mul_(MIX_32[0])
+    v = _fold(v, 15).add_(high).mul_(MIX_32[1])
+    v = _fold(v, 16).mul_(MIX_32[2])
     return _fold(v, 15)
 
 
-def row_states(keys: Tensor, shape: Sequence[int]) -> Tensor:
+def _row_states(keys: Tensor, shape: Sequence[int]) -> Tensor:
     """The 64-bit state of each row of the last dimension, int64 `[*keys.shape, *shape[:-1]]`."""
     state = keys
     for size in shape[:-1]:
@@ -205,23 +206,4 @@ def disturb(value: Tensor, keys: Tensor, rate: float, noise: str, mask: str, lay
         scale = ((1 - rate) * (1 + rate * _SELU_SATURATION**2)) ** -0.5
         shifted = torch.where(keep, value, torch.full_like(value, _SELU_SATURATION))
         return shifted * scale - scale * rate * _SELU_SATURATION
-    if noise == "bernoulli" and _in_one_trip(value, mask, layout):
-        from dropscope import mask_kernels
-
-        states = row_states(keys, value.shape[1:]).contiguous()
-        gain = float(torch.tensor(1.0 / (1.0 - rate), dtype=value.dtype))
-        return mask_kernels.bernoulli(value, states, threshold(rate), gain, CONSTANTS_32)
     return value * factors(value, keys, rate, noise, mask, layout).to(value.dtype)
-
-
-def _in_one_trip(value: Tensor, mask: str, layout: Layout) -> bool:
-    """Whether the Triton kernel applies: element masks on a plain value on a GPU, outside compilers and autograd."""
-    plain = value.is_cuda and mask == "element" and layout.batch_dim == 0 and layout.folded == 1 and value.dim() > 1
-    plain = plain and value.is_contiguous() and value.is_floating_point() and value.dtype != torch.float64
-    learning = torch.is_grad_enabled() and value.requires_grad
-    return plain and not learning and not torch.compiler.is_compiling() and has_triton()
-
-
-@functools.cache
-def has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None

@@ -1,0 +1,98 @@
+"""The noise kernels against plain torch, bit for bit. They need a GPU, or TRITON_INTERPRET=1 and time."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds")
+
+import dropscope as ds
+import zoo
+from dropscope import explicit, noise, noise_kernels  # only where Triton is
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() or INTERPRETED), reason="needs a GPU")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SITE = noise.site_key("a", 1)
+LAYOUT = noise.Layout(0, 1, -1)
+
+
+def parts(examples: int, passes: list[int]) -> tuple[int, Tensor, Tensor, Tensor]:
+    """Start, passes and examples as the kernels take them, and the keys of plain torch."""
+    chosen, ids = torch.tensor(passes), torch.arange(examples) * 7919 - 3
+    keys = noise.streams(-3, SITE, chosen, ids)
+    return noise.start(-3, SITE), chosen.to(DEVICE), ids.to(DEVICE), keys.to(DEVICE)
+
+
+# The interpreter cuts bfloat16 off where a GPU rounds.
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, *([] if INTERPRETED else [torch.bfloat16])])
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 4, 9), (3, 600)])
+@pytest.mark.parametrize(("rate", "passes"), [(0.1, [2]), (0.6, [0, 5, 1])])
+def test_the_kernel_equals_the_plain_product(
+    shape: tuple[int, ...], dtype: torch.dtype, rate: float, passes: list[int]
+) -> None:
+    start, chosen, ids, keys = parts(3, passes)
+    value = torch.randn(3, *shape).to(DEVICE, dtype)
+    plain = noise.disturb(value, keys, rate, "bernoulli", "element", LAYOUT)
+    assert torch.equal(noise_kernels.bernoulli(value, start, chosen, ids, rate), plain)
+
+
+def test_what_is_undefined_stays_visible() -> None:
+    start, chosen, ids, _ = parts(1, [0])
+    got = noise_kernels.bernoulli(torch.full((1, 64), float("inf"), device=DEVICE), start, chosen, ids, 0.5)
+    assert not torch.isfinite(got).any()
+
+
+def call(queries: int, keys: int, mask: str, width: int = 16) -> dict[str, Any]:
+    draw = torch.Generator().manual_seed(queries * 100 + keys)
+    q, k, v = (torch.randn(2, 3, n, width, generator=draw).to(DEVICE, torch.float16) for n in (queries, keys, keys))
+    seen = (torch.arange(keys) < keys - 3).expand(2, 1, queries, keys)
+    given = {"bool": seen, "additive": torch.where(seen, 0.0, -1e4).half()}.get(mask)
+    given = None if given is None else given.to(DEVICE)
+    return explicit.sdpa_arguments((q, k, v), {"attn_mask": given, "is_causal": mask == "causal"})
+
+
+@pytest.mark.parametrize("mask", ["none", "bool", "additive", "causal"])
+@pytest.mark.parametrize(("queries", "keys"), [(5, 5), (70, 70), (40, 33)])
+def test_attention_equals_attention_written_out(queries: int, keys: int, mask: str) -> None:
+    asked, rate = call(queries, keys, mask), 0.4
+    start, chosen, ids, by_plain = parts(2, [1])
+    exact = {name: x.float() if isinstance(x, Tensor) and x.is_floating_point() else x for name, x in asked.items()}
+    plain = explicit.sdpa(exact, lambda w: noise.disturb(w, by_plain, rate, "bernoulli", "element", LAYOUT))
+    got = noise_kernels.attend(asked, start, chosen, ids, rate)
+    torch.testing.assert_close(got.float(), plain, atol=4e-3, rtol=4e-3)
+
+
+def test_a_query_that_sees_nothing_gets_zeros() -> None:
+    asked = call(5, 5, "none")
+    asked["attn_mask"] = torch.zeros(2, 3, 5, 5, dtype=torch.bool, device=DEVICE)
+    assert not noise_kernels.attend(asked, *parts(2, [1])[:3], 0.4).any()
+
+
+@pytest.mark.skipif(INTERPRETED, reason="takes too long without a GPU")
+def test_more_heads_than_a_launch_takes_in_its_second_dimension() -> None:
+    q = torch.randn(9000, 12, 4, 16, device=DEVICE).half()
+    asked = explicit.sdpa_arguments((q, q, q), {})
+    got = noise_kernels.attend(asked, *parts(9000, [0])[:3], 0.0)
+    plain = torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    torch.testing.assert_close(got, plain, atol=4e-3, rtol=4e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_model_on_a_gpu_has_the_masks_it_has_on_a_cpu(dtype: torch.dtype) -> None:
+    net = zoo.seeded(
+        lambda: torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True), 2)
+    ).eval()
+    x = torch.randn(5, 9, 32)
+    with torch.no_grad(), ds.injected(net, "all=0.3", seed=4) as drawn:
+        slow = drawn.at(pass_=3, ids=range(5)) and net(x)
+    moved = net.to("cuda", dtype)
+    with torch.no_grad(), ds.injected(moved, "all=0.3", seed=4) as drawn:
+        fast = drawn.at(pass_=3, ids=range(5)) and moved(x.to("cuda", dtype))
+    torch.testing.assert_close(fast.float().cpu(), slow, atol=0.15 if dtype == torch.bfloat16 else 1e-4, rtol=0.05)
