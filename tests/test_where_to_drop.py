@@ -24,7 +24,7 @@ from dropscope.studies.where_to_drop.cifar_task import NETWORKS, accuracy, cifar
 from dropscope.studies.where_to_drop.networks import CifarNet
 from dropscope.studies.where_to_drop.own_task import own_task
 from dropscope.studies.where_to_drop.results import load_results
-from dropscope.studies.where_to_drop.study import PRESETS, Preset, full_grid, where_to_drop
+from dropscope.studies.where_to_drop.study import PRESETS, Preset, _smaller, full_grid, where_to_drop
 
 TINY = Preset((0.3, 0.7), (0.5,), 3, train=100, validation=40, test=40, epochs=1)
 CPU = torch.device("cpu")
@@ -204,6 +204,15 @@ def test_a_study_leaves_rows_figures_tables_and_a_summary(done: Path) -> None:
     assert (done / "tables" / "claims.csv").exists()
 
 
+def test_data_that_are_fewer_than_the_papers_are_said(cifar: Cifar) -> None:
+    said = _smaller(cifar_task(cifar), PRESETS["paper"])
+    assert said == [
+        "30 validation examples instead of the paper's 5,000",
+        "60 test examples instead of the paper's 10,000",
+    ]
+    assert _smaller(cifar_task(cifar, "vit"), PRESETS["paper"]) == []
+
+
 def test_accuracy_is_that_of_the_kept_weights(done: Path, cifar: Cifar) -> None:
     net = load_weights(CifarNet(), done / "weights" / "seed-1.safetensors")
     with torch.no_grad():
@@ -240,6 +249,24 @@ def test_weights_of_the_wrong_shape_are_refused_and_nothing_is_written(cifar: Ci
     with pytest.raises(BadInput, match="plain state_dict"):
         where_to_drop(cifar_task(cifar), tmp_path / "out", TINY, weights=tmp_path / "text.pt", show=False)
     assert not (tmp_path / "out").exists()
+
+
+def test_other_weights_of_the_same_name_are_not_answered_with_the_first_ones_results(
+    cifar: Cifar, tmp_path: Path
+) -> None:
+    files = [tmp_path / part / "net.safetensors" for part in ("a", "b")]
+    for file in files:
+        save_weights(CifarNet(), file)
+    task, out = cifar_task(cifar, test=40, validation=20), tmp_path / "out"
+    where_to_drop(task, out, TINY, weights=files[0], show=False)
+    with pytest.raises(BadInput, match=r"a folder holds one study.*weights"):
+        where_to_drop(task, out, TINY, weights=files[1], show=False)
+
+
+def test_a_pickled_model_is_refused_without_advice_to_unpickle_it(tmp_path: Path) -> None:
+    torch.save(CifarNet(), tmp_path / "model.pt")
+    with pytest.raises(BadInput, match="got 'a pickled object that is not tensors alone'"):
+        load_weights(CifarNet(), tmp_path / "model.pt")
 
 
 def test_both_forms_of_weights_give_the_same_network(tmp_path: Path) -> None:
@@ -299,6 +326,8 @@ def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     for arguments, words in (
         (["--data", str(tmp_path)], "cifar-10-batches-bin"),
         (["--data", str(tmp_path), "--seeds", "0"], "--seeds counts"),
+        (["--data", str(tmp_path), "--epochs", "0"], "at least one epoch"),
+        (["--data", str(tmp_path), "--epochs", "-3"], "at least one epoch"),
         (["--data", str(tmp_path), "--train-dropout", "--network", "vit"], "--train-dropout is for"),
     ):
         got = CliRunner().invoke(app, ["study", "where-to-drop", *arguments, "--out", str(tmp_path / "out")])

@@ -131,6 +131,7 @@ def test_known_effects_are_found_over_networks(judged: list[Claim]) -> None:
         assert verdicts[f"penultimate-fc1-{measure}-single"] == "holds"
         falling = measure == "variation_predicted"
         assert verdicts[f"penultimate-fc1-{measure}-aurc"] == ("does not hold" if falling else "holds")
+        assert verdicts[f"penultimate-fc1-{measure}-single-aurc"] == ("does not hold" if falling else "holds")
         assert verdicts[f"useful-{measure}"] == ("does not hold" if falling else "holds")
         assert verdicts[f"position-input-{measure}"] == "does not hold"  # by half as much again in one penalty
     assert verdicts["halves-fc1-isotonic_penalty"] == verdicts["halves-fc1-rearrangement_penalty"] == "holds"

@@ -157,13 +157,19 @@ def _memory(forest: Forest) -> int:
     return 2 * sum(held)
 
 
+def work_of(shared: Shared) -> int:
+    """Multiply-adds and bytes of everything there is to run: a matter of the plan, not of the machine."""
+    forests = shared.forests(shared.setting.data.batches[0])
+    parts = [describe(forest.plan, shared.passes, shared.setting.data.n) for forest in forests]
+    return sum(part["multiply_adds"] + part["bytes"] for part in parts)
+
+
 def expected_seconds(shared: Shared, work: int | None = None) -> float:
     """One block of the largest unit, timed, scaled by the work (multiply-adds and bytes) that there is."""
     units = [unit for unit in shared.units(100) if unit.subtrees]
     forests = shared.forests(shared.setting.data.batches[0])
     if work is None:
-        parts = [describe(forest.plan, shared.passes, shared.setting.data.n) for forest in forests]
-        work = sum(part["multiply_adds"] + part["bytes"] for part in parts)
+        work = work_of(shared)
     if not units or not work:
         return 0.0
     unit = max(units, key=lambda unit: len(unit.numbers))

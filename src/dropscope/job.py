@@ -23,7 +23,7 @@ from dropscope import finalists, measures, scores
 from dropscope.audit import audit_live
 from dropscope.compiled import possible
 from dropscope.errors import BadInput, nearest
-from dropscope.explain import expected_seconds
+from dropscope.explain import work_of
 from dropscope.measures import Measure
 from dropscope.placement import Placement, as_placement
 from dropscope.progress import progress as showing
@@ -43,7 +43,9 @@ _PLACEMENTS_PER_UNIT = 100
 _PLACEMENTS_PER_UNIT_CUDA = 10_000  # a larger subtree repeats less of its prefix and fills the GPU; memory permitting
 _SCORED_AT_ONCE = 1 << 26  # values sorted at once
 _REFERENCE_PER_UNIT = 10
-_COMPILING_REPAYS = 180.0  # seconds that an uncompiled run must take: compiling costs tens, and halves the rest
+# Multiply-adds and bytes of a run of minutes on two cores: compiling costs tens of seconds and halves the rest. Not
+# seconds by the clock, which would have the same run compiled one day and not the next, with other last bits.
+_COMPILING_REPAYS = 2e12
 _BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "plain_max_probability": measures.plain_max_probability,
     "plain_entropy": measures.plain_entropy,
@@ -109,7 +111,7 @@ class Job:
         """Whether compiling is worth its time: only for a run of minutes, and not where kernels stand in anyway."""
         if self.shared is None or device.type == "cuda" or not possible(device):
             return False
-        return expected_seconds(self.shared) > _COMPILING_REPAYS
+        return work_of(self.shared) > _COMPILING_REPAYS
 
     def _audit(self) -> None:
         """The union of the sweep's sites, each noise and mask once, before anything is run."""

@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from dropscope.errors import BadInput, nearest
 from dropscope.placement import Placement, parse_address
@@ -55,10 +56,11 @@ def described(rows: pd.DataFrame, layers: Sequence[str]) -> pd.DataFrame:
 def marginal(rows: pd.DataFrame, by: str | Sequence[str], score: str) -> pd.DataFrame:
     """Mean and std of a score over placements, for every measure and value of `by`.
 
-    Columns: `measure` (where rows have it), `by`, `mean`, `std`, `between`, `placements`, `networks`. With a column
-    `network`, mean is the mean over networks of each one's mean, std the root mean square of each one's std over its
-    placements, and between the std (ddof 1) of the networks' means, NaN for one. std has ddof 0: a grid is all there
-    is, not a sample; it describes and is no interval (R27). Rows without a value of `by` or of the score are left out.
+    Columns: `measure` (where rows have it), `by`, `mean`, `low`, `high`, `std`, `between`, `placements`, `networks`.
+    With a column `network`, mean is the mean over networks of each one's mean, low and high its 95 % t interval over
+    networks, std the root mean square of each one's std over its placements, and between the std (ddof 1) of the
+    networks' means; interval and between are NaN for one network. std has ddof 0: a grid is all there is, not a
+    sample; it describes and is no interval (R27). Rows without a value of `by` or of the score are left out.
 
     >>> rows = pd.DataFrame({"n_layers": [1, 1, 2], "aurc": [0.1, 0.3, 0.5]})
     >>> marginal(rows, "n_layers", "aurc")[["n_layers", "mean", "std", "placements"]].round(3).values.tolist()
@@ -73,13 +75,17 @@ def marginal(rows: pd.DataFrame, by: str | Sequence[str], score: str) -> pd.Data
     within = known.assign(network=known.get("network", "")).groupby([*keys, "network"], observed=True)[score]
     each = pd.DataFrame({"mean": within.mean(), "variance": within.var(ddof=0), "size": within.size()})
     groups = each.groupby(level=keys, observed=True)
+    mean, between, networks = groups["mean"].mean(), groups["mean"].std(), groups.size()
+    half = stats.t.ppf(0.975, (networks - 1).where(networks > 1)) * between / np.sqrt(networks)
     table = pd.DataFrame(
         {
-            "mean": groups["mean"].mean(),
+            "mean": mean,
+            "low": mean - half,
+            "high": mean + half,
             "std": np.sqrt(groups["variance"].mean()),
-            "between": groups["mean"].std(),
+            "between": between,
             "placements": groups["size"].max(),
-            "networks": groups.size(),
+            "networks": networks,
         }
     )
     return table.reset_index()

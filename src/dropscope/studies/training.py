@@ -115,7 +115,9 @@ def load_weights(net: nn.Module, path: Path) -> nn.Module:
     except FileNotFoundError as error:
         raise BadInput("a weights file exists", "--weights", str(path), "check the path") from error
     except Exception as error:
-        reason = str(error).splitlines()[0][:120]
+        # What torch says of a pickled model is how to load it all the same, which is not to be advised.
+        pickled = "weights only load failed" in str(error).lower()
+        reason = "a pickled object that is not tensors alone" if pickled else str(error).splitlines()[0][:120]
         raise BadInput(
             "weights are safetensors or a plain state_dict",
             str(path),

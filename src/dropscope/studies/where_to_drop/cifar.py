@@ -24,6 +24,7 @@ CLASSES = 10
 _RECORD = 1 + 3 * 32 * 32
 _TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _TEST_FILE = "test_batch.bin"
+_HUB = "pass a hub name like uoft-cs/cifar10"
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +131,14 @@ def _from_hub(name: str) -> Cifar:
         raise BadInput("a data folder exists or is a name on the hub", "--data", f"{name}: {reason}", remedy) from error
     parts = []
     for split in ("train", "test"):
-        column = "img" if "img" in found[split].column_names else "image"
+        columns = found[split].column_names if split in found else []
+        column = next((one for one in ("img", "image") if one in columns), None)
+        if column is None or "label" not in columns:
+            got = f"{name}, {split}: {', '.join(columns) or 'no such part'}"
+            raise BadInput("CIFAR-10 has parts train and test with columns img and label", "--data", got, _HUB)
         images = np.stack([np.asarray(image.convert("RGB")) for image in found[split][column]])
+        if images.shape[1:] != (32, 32, 3):
+            raise BadInput("CIFAR-10 images are 32×32", "--data", f"{name}: {images.shape[1:]}", _HUB)
         parts += [
             torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(),
             _labels(torch.tensor(found[split]["label"]), Path(name)),

@@ -40,14 +40,14 @@ def figure_12(tasks: list[Gathered]) -> Figure | str:
 
 
 def figure_7(tasks: list[Gathered]) -> Figure | str:
-    """7a: both entropies (the text says predictive, the caption expected); 7b: variation_predicted."""
-    panels = [("a", ("predictive_entropy", "expected_entropy")), ("b", ("variation_predicted",))]
-    figure = new_figure(6.4 * len(panels), 4.2 * len(tasks))
+    """7a: both entropies (the text says predictive, the caption expected), apart, for they differ by a power of ten;
+    7b: variation_predicted."""
+    panels = [("a (text)", "predictive_entropy"), ("a (caption)", "expected_entropy"), ("b", "variation_predicted")]
+    figure = new_figure(5.2 * len(panels), 4.2 * len(tasks))
     grid = figure.subplots(len(tasks), len(panels), squeeze=False)
     for g, row in zip(tasks, grid, strict=True):
-        for axes, (letter, names) in zip(row, panels, strict=True):
-            for name in names:
-                _line(axes, _stepped(g.of(name)), "step", COLOURS[name], name)
+        for axes, (letter, name) in zip(row, panels, strict=True):
+            _line(axes, _stepped(g.of(name)), "step", COLOURS[name], name)
             _levels(axes, g)
             _dress(axes, f"7{letter}: {g.task.name}", "mean rate of the masked layers, p_mean")
     figure.suptitle("Rearrangement penalty against p_mean", fontsize=11)

@@ -5,6 +5,8 @@ Owns the claims about which layers to mask; for mammograms also what the paper s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from dropscope.analysis.effects import effect
@@ -40,15 +42,18 @@ def penultimate_claims(g: Gathered, table: pd.DataFrame) -> list[Claim]:
                         by_test(mean),
                     )
                 )
-            found += _among_single(g, table, layer, measure)
+            found += _among_single(g, table, layer, measure, BOTH, "penalties")
+            found += _among_single(g, table, layer, measure, ("aurc",), "AURC")
     return found
 
 
-def _among_single(g: Gathered, table: pd.DataFrame, layer: str, measure: str) -> list[Claim]:
+def _among_single(
+    g: Gathered, table: pd.DataFrame, layer: str, measure: str, scores: Sequence[str], what: str
+) -> list[Claim]:
     lines = {
         (other, score): line(table, alone_alone(layer, other), "difference", measure, score)
         for other in g.layers
-        for score in BOTH
+        for score in scores
         if other != layer
     }
     known = {key: value for key, value in lines.items() if value is not None}
@@ -57,8 +62,8 @@ def _among_single(g: Gathered, table: pd.DataFrame, layer: str, measure: str) ->
     text = "; ".join(f"against {other}, {WORDS[score]} {told(value)}" for (other, score), value in known.items())
     return [
         Claim(
-            f"penultimate-{layer}-{measure}-single",
-            f"Of all layers masked alone, {layer} has the lowest penalties ({measure})",
+            f"penultimate-{layer}-{measure}-single" + ("-aurc" if what == "AURC" else ""),
+            f"Of all layers masked alone, {layer} has the lowest {what} ({measure})",
             "the penultimate layer alone gives the best calibration; no test",
             f"mean {layer} alone − mean of the other alone: {text}",
             all_of([settled(value, below=0) for value in known.values()]),

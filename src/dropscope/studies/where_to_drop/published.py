@@ -37,6 +37,7 @@ class Published:
 
     accuracy: float
     accuracy_range: tuple[float, float]  # a network trained alike is expected in here
+    examples: Mapping[str, int]  # of the validation and the test part
     table_three: tuple[TableThree, ...] = ()
     p_mean: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # measure → penalty at the two ends
     single: tuple[Number, ...] = ()
@@ -48,6 +49,7 @@ _MEASURES = ("variation_predicted", "variation_max", "predictive_entropy", "expe
 _CIFAR = Published(
     accuracy=0.7267,
     accuracy_range=(0.71, 0.76),
+    examples={"validation": 5_000, "test": 10_000},
     table_three=(
         TableThree({"fc1": 0.8}, 0.002668, 0.005607),
         TableThree({"conv2": 0.7, "conv3": 0.8, "fc1": 0.4}, 0.030307, 0.469543),
@@ -63,6 +65,7 @@ _CIFAR = Published(
 _MAMMOGRAPHY = Published(
     accuracy=0.8720,
     accuracy_range=(0.852, 0.892),  # two points either side: the paper gives one network
+    examples={"validation": 703, "test": 781},
     single=(Number("block3", _MEASURES, "mean", 0.0001),),
     early_layers_best=True,
 )

@@ -74,7 +74,8 @@ def _write_tables(folder: Path, g: Gathered, found: pd.DataFrame) -> dict[str, s
         **{
             f"by-{by.replace('_', '-')}": (
                 tables.marginals(g, by),
-                f"Mean and std over placements by {by} ({over}); std describes the grid, it is no interval",
+                f"Mean over placements by {by} ({over}); low to high: 95 % over networks; std over placements "
+                "describes the grid, it is no interval",
             )
             for by in _MARGINALS
         },

@@ -21,9 +21,11 @@ from dropscope.errors import BadInput, nearest
 from dropscope.grid import RATES, PlacementGrid
 from dropscope.job import Run
 from dropscope.models import random_state_kept
+from dropscope.store import weights_fingerprint
 from dropscope.studies.claims import Claim
 from dropscope.studies.training import load_weights, trained_once
 from dropscope.studies.where_to_drop.cifar_task import accuracy
+from dropscope.studies.where_to_drop.published import published_for
 from dropscope.studies.where_to_drop.reports import write_reports
 from dropscope.studies.where_to_drop.results import load_result, save_result
 from dropscope.studies.where_to_drop.task import NetworkResult, Task
@@ -84,9 +86,10 @@ def where_to_drop(
 ) -> Findings:
     """Runs the study for one network per seed, or for the given weights, and writes everything into `out`."""
     folder, where = Path(out), torch.device(device)
-    if weights is not None:
-        load_weights(task.build(), weights)  # a wrong file is refused before anything is written
-    claim_folder(folder, {"study": "where-to-drop", "task": task.about, "size": asdict(size)})
+    spec: dict[str, Any] = {"study": "where-to-drop", "task": task.about, "size": asdict(size)}
+    if weights is not None:  # a wrong file is refused before anything is written; another one has another folder
+        spec["weights"] = weights_fingerprint(load_weights(task.build(), weights))
+    claim_folder(folder, spec)
     results = []
     for seed in seeds if weights is None else (0,):
         name = f"seed {seed}" if weights is None else weights.stem
@@ -233,10 +236,26 @@ def _smaller(task: Task, size: Preset) -> list[str]:
         count = getattr(size, name)
         if count is not None:
             lines.append(f"at most {count:,} {what} examples instead of all")
+    lines += _fewer(task, size)
     if size.epochs is not None and task.train is not None:
         lines.append(f"{size.epochs} epochs of training instead of the recipe's own number (20 in the paper)")
     return lines
 
 
+def _fewer(task: Task, size: Preset) -> list[str]:
+    """Where the data themselves, not the preset, are fewer than the paper's."""
+    published = published_for(task)
+    if published is None:
+        return []
+    counts = {"validation": len(task.validation[1]), "test": len(task.test[1])}
+    return [
+        f"{count:,} {name} examples instead of the paper's {published.examples[name]:,}"
+        for name, count in counts.items()
+        if count < published.examples[name] and getattr(size, name) is None
+    ]
+
+
 def with_epochs(size: Preset, epochs: int | None) -> Preset:
+    if epochs is not None and epochs < 1:
+        raise BadInput("a network is trained for at least one epoch", "--epochs", epochs, "write --epochs 1 or more")
     return size if epochs is None else replace(size, epochs=epochs)

@@ -105,15 +105,20 @@ def single_layers(g: Gathered) -> pd.DataFrame:
                 lines.append(
                     {"layer": layer, "measure": measure, "score": score, "mean": mean.value, "mean_low": mean.low,
                      "mean_high": mean.high, "peak": peak.value, "peak_low": peak.low, "peak_high": peak.high,
-                     "random": g.level(score, "random"), "networks": mean.n}
+                     "random": g.level(score, "random"), "monotone": g.level(score, "monotone"), "networks": mean.n}
                 )  # fmt: skip
     return pd.DataFrame(lines)
 
 
 def marginals(g: Gathered, by: str) -> pd.DataFrame:
-    """Mean ± std over placements of each penalty, AURC and accuracy at every value of a quantity."""
+    """Mean over placements of each penalty and of AURC at every value of a quantity, its interval over networks, its
+    std over placements, and the levels of a random and a monotone measure (at the plain pass's accuracy)."""
     keys = {"first": ["first", "first_layer", "first_rate"], "last": ["last", "last_layer", "last_rate"]}.get(by, [by])
-    frames = [marginal(g.every if by == "position" else g.rows, keys, s).assign(score=s) for s in (*PENALTIES, "aurc")]
+    rows = g.every if by == "position" else g.rows
+    frames = [
+        marginal(rows, keys, s).assign(score=s, random=g.level(s, "random"), monotone=g.level(s, "monotone"))
+        for s in (*PENALTIES, "aurc")
+    ]
     return pd.concat(frames, ignore_index=True)
 
 
