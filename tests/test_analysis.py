@@ -143,6 +143,9 @@ def test_a_marginal_is_a_mean_of_means() -> None:
     assert line["mean"] == pytest.approx(np.mean(means))
     assert line["std"] == pytest.approx(math.sqrt(np.mean(variances)))
     assert line["between"] == pytest.approx(np.std(means, ddof=1))
+    ends = stats.t.interval(0.95, 2, np.mean(means), stats.sem(means))
+    assert (line["low"], line["high"]) == pytest.approx(ends)
+    assert marginal(some_rows(1), "n_layers", "aurc")[["low", "high", "between"]].isna().all(axis=None)
     assert (line["placements"], line["networks"]) == (6 * 9, 3)
 
 

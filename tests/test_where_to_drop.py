@@ -94,7 +94,14 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     folder = binary(tmp_path / "bin")
     whole = (folder / "data_batch_3.bin").read_bytes()
     (folder / "data_batch_3.bin").write_bytes(whole[:-100])
-    with pytest.raises(BadInput, match=r"whole records of 3073 bytes.*data_batch_3\.bin.*truncated"):
+    with pytest.raises(BadInput, match=r"are of one size.*data_batch_3\.bin.*truncated"):
+        read_cifar(folder)
+    (folder / "data_batch_3.bin").write_bytes(whole[:-3073])  # cut between two records
+    with pytest.raises(BadInput, match=r"are of one size.*data_batch_3\.bin.*truncated"):
+        read_cifar(folder)
+    for path in folder.iterdir():
+        path.write_bytes(whole[:-100])
+    with pytest.raises(BadInput, match=r"whole records of 3073 bytes.*data_batch_1\.bin"):
         read_cifar(folder)
 
 
@@ -258,7 +265,12 @@ def test_other_weights_of_the_same_name_are_not_answered_with_the_first_ones_res
     for file in files:
         save_weights(CifarNet(), file)
     task, out = cifar_task(cifar, test=40, validation=20), tmp_path / "out"
-    where_to_drop(task, out, TINY, weights=files[0], show=False)
+
+    def stop(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        where_to_drop(task, out, TINY, weights=files[0], show=False, say=stop)
     with pytest.raises(BadInput, match=r"a folder holds one study.*weights"):
         where_to_drop(task, out, TINY, weights=files[1], show=False)
 

@@ -101,7 +101,9 @@ def where_to_drop(
     if model is not None:
         chosen[""] = _own(model, data, sites, size, labels, label_column, image_size)
     elif task is TaskName.mammography:
-        chosen[""] = _mammograms(data, labels, side, split.value, augment.value, size, out)
+        chosen[""] = _mammograms(
+            data, labels, side, split.value, augment.value, size, None if dry_run else Path(out) / "prepared"
+        )
     else:
         chosen = _cifar(data, [network.value, *(["cnn-dropout"] if train_dropout else [])], size)
     where = device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -138,7 +140,7 @@ def _cifar(data: str, networks: list[str], size: Size) -> dict[str, Task]:
 
 
 def _mammograms(
-    data: str, labels: str | None, side: int, split: str, augment: str, size: Size, out: str
+    data: str, labels: str | None, side: int, split: str, augment: str, size: Size, cache: Path | None
 ) -> Task:  # fmt: skip
     from dropscope.studies.where_to_drop.mammography import mammography
 
@@ -146,7 +148,7 @@ def _mammograms(
     if size.epochs is not None:
         limits["epochs"] = size.epochs
     file = None if labels is None else Path(labels)
-    return mammography(Path(data), file, side=side, split=split, cache=Path(out) / "prepared", **limits)
+    return mammography(Path(data), file, side=side, split=split, cache=cache, **limits)
 
 
 def _own(

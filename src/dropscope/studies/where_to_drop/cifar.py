@@ -65,6 +65,11 @@ def read_cifar(data: str | Path) -> Cifar:
 
 
 def _from_binary(folder: Path) -> Cifar:
+    sizes = {name: (folder / name).stat().st_size for name in (*_TRAIN_FILES, _TEST_FILE) if (folder / name).exists()}
+    short = min(sizes, key=lambda name: sizes[name])
+    if sizes[short] < max(sizes.values()):  # cut between two records, a file still looks whole
+        rule, got = "the files of CIFAR-10 are of one size", f"{sizes[short]} of {max(sizes.values())} bytes"
+        raise BadInput(rule, str(folder / short), got, "the file is truncated: fetch it again")
     train = [_binary(folder / name) for name in _TRAIN_FILES]
     images, labels = (torch.cat(parts) for parts in zip(*train, strict=True))
     return Cifar(images, labels, *_binary(folder / _TEST_FILE))
@@ -115,7 +120,7 @@ def _decoded(cells: Iterable[Any], path: Path) -> Tensor:
 
 
 def _from_hub(name: str) -> Cifar:
-    if name.count("/") > 1 or name.startswith((".", "/", "~")):
+    if name != "cifar10" and (name.count("/") != 1 or name.startswith((".", "/", "~"))):
         raise BadInput(
             "a data folder exists", "--data", name, "check the path, or pass a hub name like uoft-cs/cifar10"
         )

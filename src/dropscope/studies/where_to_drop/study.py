@@ -43,7 +43,7 @@ class Preset:
     """How large the study is. `None` means all there is."""
 
     rates: tuple[float, ...] = RATES
-    input_rates: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
+    input_rates: tuple[float, ...] = (0.1, 0.5, 0.9)
     passes: int = 100
     train: int | None = None
     validation: int | None = None
