@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -570,3 +571,13 @@ def test_the_commands_choices_are_the_studys() -> None:
     for choice, known in ((cli.Preset, PRESETS), (cli.Rates, MODES), (cli.Masks, MASKS), (cli.Protocol, PROTOCOLS),
                           (cli.LongTexts, LONG_TEXTS)):  # fmt: skip
         assert {member.value for member in choice} == set(known)
+
+
+def test_the_example_runs(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    example = Path(__file__).parents[1] / "examples" / "transformer_profile.py"
+    files = [str(folder / "bert"), str(folder / "squad.json"), str(folder / "hellaswag.jsonl")]
+    monkeypatch.setattr("sys.argv", [str(example), *files, "--preset", "smoke", "--out", str(tmp_path / "out")])
+    runpy.run_path(str(example), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "deterministic" in printed
+    assert "recommend" in (tmp_path / "out" / "summary.md").read_text().lower()
