@@ -63,7 +63,9 @@ def where_to_drop(
     labels: Labels = None,
     label_column: LabelColumn = None,
     image_size: ImageSize = None,
-    side: Annotated[int, typer.Option(help="Mammography: side of the network's input.")] = 200,
+    side: Annotated[
+        int | None, typer.Option(help="Mammography: side of the network's input; 200, less in smaller presets.")
+    ] = None,
     split: Annotated[
         Split, typer.Option(help="Mammography: by_image matches the paper; leaks are counted.")
     ] = Split.by_patient,
@@ -87,7 +89,7 @@ def where_to_drop(
     """Where should dropout go in an image classifier? Trains, sweeps the grid of placements, judges each claim."""
     import torch
 
-    from dropscope.studies.where_to_drop.study import full_grid, with_epochs
+    from dropscope.studies.where_to_drop.study import SIDES, full_grid, with_epochs
     from dropscope.studies.where_to_drop.study import preset as size_of
     from dropscope.studies.where_to_drop.study import where_to_drop as run
 
@@ -96,13 +98,19 @@ def where_to_drop(
         raise BadInput("--seeds counts the networks to train", "--seeds", seeds, remedy)
     if train_dropout and (weights or model or task is TaskName.mammography or network is not Network.cnn):
         raise BadInput("--train-dropout is for the paper's CIFAR-10 network", "--train-dropout", True, "leave it out")
-    size = with_epochs(size_of(preset.value), epochs)
+    size = with_epochs(size_of(preset.value, "own" if model else task.value), epochs)
     chosen: dict[str, Task] = {}
     if model is not None:
         chosen[""] = _own(model, data, sites, size, labels, label_column, image_size)
     elif task is TaskName.mammography:
         chosen[""] = _mammograms(
-            data, labels, side, split.value, augment.value, size, None if dry_run else Path(out) / "prepared"
+            data,
+            labels,
+            side or SIDES[preset.value],
+            split.value,
+            augment.value,
+            size,
+            None if dry_run else Path(out) / "prepared",
         )
     else:
         chosen = _cifar(data, [network.value, *(["cnn-dropout"] if train_dropout else [])], size)

@@ -10,7 +10,7 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def fit(
         trained = _module(lightning, net, recipe)
         with showing(what, recipe.epochs * len(batches), "batches", show) as tick:  # type: ignore[arg-type]
             trained.tick = tick
-            _trainer(lightning, recipe, where).fit(trained, train_dataloaders=batches)
+            _trainer(lightning, recipe, where).fit(trained, train_dataloaders=_Epochs(batches))
     if trained.best_state is None:
         raise BadInput("a network is trained for at least one epoch", "epochs", recipe.epochs, "write epochs=1 or more")
     net.cpu().load_state_dict(trained.best_state)
@@ -138,6 +138,19 @@ def load_weights(net: nn.Module, path: Path) -> nn.Module:
             )
     net.load_state_dict(state)
     return net.eval()
+
+
+class _Epochs:
+    """Batches as one loader, whatever they are: Lightning takes a list for several loaders."""
+
+    def __init__(self, batches: Any) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self._batches)
 
 
 def _lightning() -> Any:

@@ -6,16 +6,17 @@ Owns the formats and that a file appears whole or not at all. What is in them is
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dropscope.errors import BadInput
-from dropscope.studies.claims import Claim, claims_table
+from dropscope.studies.claims import Claim, Verdict, claims_table
 from dropscope.whole import write_whole
 
 
@@ -70,6 +71,8 @@ def write_summary(
     if claims:
         write_table(folder, "claims", claims_table(claims), "Published claims and what was measured here")
         parts.append("## Claims")
+        counts = Counter(claim.verdict for claim in claims)
+        parts.append(", ".join(f"{counts[verdict]} {verdict}" for verdict in get_args(Verdict)) + ".")
         for claim in claims:
             parts.append(
                 f"**{claim.statement}** — {claim.verdict}\n\n"

@@ -90,6 +90,8 @@ def mammography(
         return fit(net, recipe, batches, network_seed, device, shown, f"training effnet, seed {network_seed}")
 
     remarks = [*_remarks(collection, whole, parts, split), *_about_contents(contents, parts)]
+    if side < 200:
+        remarks.append(f"Images are {side}×{side}, not the paper's 200 or 224.")
     if augment == "normal":
         remarks.append(
             "Only normal training images were augmented, as in the paper. Rotating and cropping smooth an image, so a "
