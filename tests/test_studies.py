@@ -24,7 +24,7 @@ def test_a_summary_counts_its_verdicts_and_says_what_is_smaller(tmp_path: Path) 
         tmp_path, "Title", ["Text."], [claim("holds"), claim("holds"), claim("cannot be decided")], ["T"]
     )
     text = at.read_text()
-    assert "2 holds, 0 does not hold, 1 cannot be decided." in text
+    assert "holds: 2, does not hold: 0, cannot be decided: 1." in text
     assert text.index("## Claims") < text.index("**It holds** — holds") < text.index("- T")
     assert (tmp_path / "tables" / "claims.csv").exists()
 

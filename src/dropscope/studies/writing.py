@@ -72,7 +72,7 @@ def write_summary(
         write_table(folder, "claims", claims_table(claims), "Published claims and what was measured here")
         parts.append("## Claims")
         counts = Counter(claim.verdict for claim in claims)
-        parts.append(", ".join(f"{counts[verdict]} {verdict}" for verdict in get_args(Verdict)) + ".")
+        parts.append(", ".join(f"{verdict}: {counts[verdict]}" for verdict in get_args(Verdict)) + ".")
         for claim in claims:
             parts.append(
                 f"**{claim.statement}** — {claim.verdict}\n\n"
