@@ -139,10 +139,6 @@ def test_models_that_end_otherwise_run_as_they_are() -> None:
     assert fused.middle(plan_of(zoo.resnet(), zoo.images(2), ["conv1=.5,layer1.conv1=.5"]), 0, 0) is None
 
 
-def test_there_are_no_kernels_on_a_cpu() -> None:
-    assert not fused.available(torch.device("cpu"))
-
-
 # --- nested choices ---------------------------------------------------------------------------------------------------
 
 

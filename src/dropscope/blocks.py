@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from dropscope import fused
+from dropscope.machine import runs_kernels
 from dropscope.plan import Plan, bytes_of, peak_bytes
 
 # Working set of a segment on a CPU: beyond the caches, folding is slower than looping (PITFALLS R25).
@@ -51,7 +52,7 @@ def block_sizes(plan: Plan, examples: int, passes: int, memory: int, device: tor
     working = min(share, _CACHE_BYTES) if device.type == "cpu" else share
     rows = tuple(max(1, working // size) for size in heaviest)
     plain_bytes = max(sum(bytes_of(captured, node) for node in captured.nodes) // 4, 1)
-    if not fused.available(device):
+    if not runs_kernels(device):
         limits = (_CPU_EXAMPLES, _CPU_PASSES) if device.type == "cpu" else (examples, passes)
         at_once = max(1, min(examples, limits[0], share // plain_bytes, min(rows)))
         return Blocks(at_once, max(1, min(passes, limits[1], min(rows) // at_once)), rows)

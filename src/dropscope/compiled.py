@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from dropscope.machine import runs_kernels
+
 log = logging.getLogger("dropscope")
 
 
 def possible(device: torch.device) -> bool:
     """Whether torch.compile can work here: on a CPU it needs a C++ compiler, on a GPU Triton."""
     if device.type == "cuda":
-        from dropscope import fused
-
-        return fused.available(device)
+        return runs_kernels(device)
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
 
 

@@ -20,6 +20,7 @@ from dropscope.blocks import Blocks
 from dropscope.capture import feed_values
 from dropscope.compiled import Compiled
 from dropscope.errors import BadInput
+from dropscope.machine import runs_kernels
 from dropscope.plan import Plan, Step, Subtree
 from dropscope.segments import Segment
 from dropscope.statistics import PassStatistics
@@ -118,7 +119,7 @@ class Engine:
         needs: Collection[str],
     ) -> Iterator[tuple[slice, Tensor | Sums]]:
         """As `passes`, but where the end of the graph is fused with the statistics, their sums."""
-        end = fused.tail(self.plan, subtree.first, needs) if self.softmax and fused.available(keys.device) else None
+        end = fused.tail(self.plan, subtree.first, needs) if self.softmax and runs_kernels(keys.device) else None
         yield from _Frame(self, subtree, reads, keys, passes, blocks, plain, end).descend(subtree.first, 0, 1, {}, {})
 
     def uniform(self, step: Step, keys: Tensor, passes: Sequence[int]) -> Tensor:
@@ -144,7 +145,7 @@ class _Frame:
         end: fused.Tail | None,
     ) -> None:
         self.plain, self.end = plain, end
-        self.fast = fused.available(keys.device)
+        self.fast = runs_kernels(keys.device)
         self.engine, self.subtree, self.reads, self.blocks = engine, subtree, reads, blocks
         self.rows = len(keys) * len(passes)
         self.shape = (len(passes), len(keys))

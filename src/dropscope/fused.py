@@ -23,16 +23,6 @@ _PLAIN_POOL = _aten.max_pool2d.default
 _CLASSES_AT_MOST = 60
 
 
-def available(device: torch.device) -> bool:
-    if device.type != "cuda":
-        return False
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 @dataclass(frozen=True, eq=False)
 class Tail:
     """noise → linear → softmax → statistics, at the end of the graph."""

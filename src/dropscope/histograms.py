@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dropscope.machine import runs_kernels
+
 WAITING = 32  # passes that wait before they are counted
 _INDEX_AT_ONCE = 3 << 13  # values whose rows are looked up at once: their index, and the rows, fit into a cache
 _SCATTER_AT_ONCE = 1 << 24  # the same on a GPU without Triton: 128 MiB of index
@@ -94,7 +96,7 @@ def _shared_out(work: Callable[[slice], None], cells: int, width: int) -> None:
 
 def take_in(state: dict[str, Tensor], p: Tensor) -> bool:
     """Sums, squares and counts of passes `p[passes, *cells, C]` in one kernel, in place; False where none fits."""
-    if not (set(state) <= _FUSED and "histogram" in state and p.dtype == torch.float32 and kernels_available(p.device)):
+    if not (set(state) <= _FUSED and "histogram" in state and p.dtype == torch.float32 and runs_kernels(p.device)):
         return False
     from dropscope import histogram_kernels
 
@@ -179,7 +181,7 @@ def _scan(counts: np.ndarray, pair: np.ndarray | None, filled: np.ndarray, out: 
 
 
 def _compare_on_gpu(counts: Tensor, pair: Tensor | None, filled: Tensor) -> Tensor:
-    if not kernels_available(counts.device):
+    if not runs_kernels(counts.device):
         return _compare_in_slabs(counts, pair, filled)
     from dropscope import histogram_kernels
 
@@ -202,13 +204,3 @@ def _compare_in_slabs(counts: Tensor, pair: Tensor | None, filled: Tensor) -> Te
             columns[2] = one - two
         parts.append(torch.stack(columns, -1))
     return torch.cat(parts)
-
-
-def kernels_available(device: torch.device) -> bool:
-    if device.type != "cuda":
-        return False
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return True

@@ -6,8 +6,6 @@ they were; global random state is never used. How a forward is followed is `walk
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +15,7 @@ from torch import Tensor, nn
 
 from dropscope import inputs, models
 from dropscope.errors import BadInput
+from dropscope.machine import runs_kernels
 from dropscope.noise import disturb, site_key, start, streams
 from dropscope.placement import Placement, as_placement
 from dropscope.resolve import Live, resolve
@@ -148,7 +147,7 @@ class Noise:
         plain = plain and live.layout.batch_dim == 0 and live.layout.folded == 1
         known = value.dtype in (torch.float32, torch.float16, torch.bfloat16)
         learning = torch.is_grad_enabled() and value.requires_grad
-        return plain and known and value.is_cuda and self.watcher is None and not learning and _has_triton()
+        return plain and known and self.watcher is None and not learning and runs_kernels(value.device)
 
     def _key_parts(self, point: Point, device: torch.device) -> tuple[int, Tensor, Tensor]:
         begun = start(self.seed, site_key(point.name, point.call))
@@ -190,11 +189,6 @@ class Noise:
 
     def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
         pass
-
-
-@functools.cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 @contextmanager

@@ -12,13 +12,7 @@ from rich.table import Table
 
 from dropscope.cli.application import AsJson, DryRun
 from dropscope.cli.shown import print_json, records, stderr, stdout
-from dropscope.cli.study import study
-
-
-class Preset(str, Enum):
-    paper = "paper"
-    small = "small"
-    smoke = "smoke"
+from dropscope.cli.study import Preset, study
 
 
 class Rates(str, Enum):
@@ -91,8 +85,9 @@ def transformer_profile(
 ) -> None:
     """Dropout robustness and cognitive profile of transformers: five configurations, memory against reasoning."""
     # Imported here: the other commands need none of it.
+    from dropscope.machine import device_named
     from dropscope.studies.transformer_profile.plan import prepare
-    from dropscope.studies.transformer_profile.study import device_named, planned, run
+    from dropscope.studies.transformer_profile.study import planned, run
 
     where = device_named(device)
     asked = prepare(

@@ -11,8 +11,9 @@ import typer
 
 from dropscope.cli.application import AsJson, DryRun, ImageSize, LabelColumn, Labels
 from dropscope.cli.shown import print_json, stderr, stdout
-from dropscope.cli.study import study
+from dropscope.cli.study import Preset, study
 from dropscope.errors import BadInput
+from dropscope.machine import device_named
 
 if TYPE_CHECKING:
     from dropscope.studies.where_to_drop.study import Preset as Size
@@ -28,12 +29,6 @@ class Network(str, Enum):
     cnn = "cnn"
     vit = "vit"
     efficientnet = "efficientnet"
-
-
-class Preset(str, Enum):
-    paper = "paper"
-    small = "small"
-    smoke = "smoke"
 
 
 class Augment(str, Enum):
@@ -87,8 +82,6 @@ def where_to_drop(
     as_json: AsJson = False,
 ) -> None:
     """Where should dropout go in an image classifier? Trains, sweeps the grid of placements, judges each claim."""
-    import torch
-
     from dropscope.studies.where_to_drop.study import SIDES, full_grid, with_epochs
     from dropscope.studies.where_to_drop.study import preset as size_of
     from dropscope.studies.where_to_drop.study import where_to_drop as run
@@ -114,9 +107,9 @@ def where_to_drop(
         )
     else:
         chosen = _cifar(data, [network.value, *(["cnn-dropout"] if train_dropout else [])], size)
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    where = device_named(device)
     if dry_run:
-        plans = [_described(one, size, full_grid(one, size), seeds, where) for one in chosen.values()]
+        plans = [_described(one, size, full_grid(one, size), seeds, str(where)) for one in chosen.values()]
         if as_json:
             print_json({"studies": plans})
         for plan in () if as_json else plans:

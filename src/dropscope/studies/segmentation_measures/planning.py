@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from dropscope.errors import BadInput, nearest
+from dropscope.machine import device_named
 from dropscope.placement import as_placement
 from dropscope.resolve import resolve
 from dropscope.setting import check_passes
@@ -128,9 +129,7 @@ def plan(
         raise BadInput(f"a preset is one of {', '.join(PRESETS)}", "--preset", preset, nearest(preset, PRESETS))
     chosen = PRESETS[preset]
     given = {"n_train": n_train, "rates": rates, "noises": noises, "features": features}
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if where.type == "cuda" and not torch.cuda.is_available():
-        raise BadInput("a device is one this machine has", "--device", str(where), "write --device cpu")
+    where = device_named(device)
     asked: dict[str, Any] = {name: tuple(value) for name, value in given.items() if value is not None}
     counts = {"passes": passes, "n_validation": n_validation, "n_test": n_test}
     asked |= {name: value for name, value in counts.items() if value is not None}

@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 
 from dropscope.errors import BadInput, DropscopeError
+from dropscope.machine import device_named
 from dropscope.studies.claims import Claim
 from dropscope.studies.transformer_profile import reports
 from dropscope.studies.transformer_profile.checkpoints import describe
@@ -85,19 +86,6 @@ def planned(study: Study) -> dict[str, Any]:
         "train": study.protocol,
         "remarks": list(study.items.remarks),
     }
-
-
-def device_named(device: str | torch.device | None) -> torch.device:
-    """The device that was asked for, if this machine has it; else the GPU where there is one."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-    except RuntimeError as error:
-        raise BadInput("a device is one torch knows", "--device", str(device), "write cpu or cuda") from error
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise BadInput("a device is one this machine has", "--device", str(device), "write --device cpu")
-    return found
 
 
 def _paragraphs(study: Study, models: pd.DataFrame) -> list[str]:
