@@ -82,7 +82,7 @@ def where_to_drop(
     as_json: AsJson = False,
 ) -> None:
     """Where should dropout go in an image classifier? Trains, sweeps the grid of placements, judges each claim."""
-    from dropscope.studies.where_to_drop.study import SIDES, full_grid, with_epochs
+    from dropscope.studies.where_to_drop.study import SIDES, planned, with_epochs
     from dropscope.studies.where_to_drop.study import preset as size_of
     from dropscope.studies.where_to_drop.study import where_to_drop as run
 
@@ -109,12 +109,13 @@ def where_to_drop(
         chosen = _cifar(data, [network.value, *(["cnn-dropout"] if train_dropout else [])], size)
     where = device_named(device)
     if dry_run:
-        plans = [_described(one, size, full_grid(one, size), seeds, str(where)) for one in chosen.values()]
+        plans = [(_described(one, seeds, str(where)), planned(one, size, where)) for one in chosen.values()]
         if as_json:
-            print_json({"studies": plans})
-        for plan in () if as_json else plans:
-            for key, value in plan.items():
+            print_json({"studies": [{**described, "sweep": asdict(plan)} for described, plan in plans]})
+        for described, plan in () if as_json else plans:
+            for key, value in described.items():
                 stdout().print(f"{key}: {value}")
+            stdout().print(f"per network, and two smaller sweeps besides:\n{plan}", soft_wrap=True)
         return
     say = stderr().print if as_json else stdout().print
     answers = []
@@ -165,15 +166,6 @@ def _own(
     return own_task(loaded.module, found, named, size.test)
 
 
-def _described(task: Task, size: Size, grid: Any, seeds: int, device: str) -> dict[str, Any]:
-    examples = len(task.test[1])
-    return {
-        "task": task.name,
-        "layers": ", ".join(task.layers),
-        "networks to train": seeds if task.train is not None else 0,
-        "placements": len(grid),
-        "passes": size.passes,
-        "test examples": examples,
-        "predictions per network": len(grid) * size.passes * examples,
-        "device": device,
-    }
+def _described(task: Task, seeds: int, device: str) -> dict[str, Any]:
+    networks = seeds if task.train is not None else 0
+    return {"task": task.name, "layers": ", ".join(task.layers), "networks to train": networks, "device": device}

@@ -18,6 +18,7 @@ from torch import nn
 
 from dropscope import intervals, measures
 from dropscope.errors import BadInput, nearest
+from dropscope.explain import Explanation
 from dropscope.grid import RATES, PlacementGrid
 from dropscope.job import Run
 from dropscope.models import random_state_kept
@@ -30,6 +31,7 @@ from dropscope.studies.where_to_drop.reports import write_reports
 from dropscope.studies.where_to_drop.results import load_result, save_result
 from dropscope.studies.where_to_drop.task import NetworkResult, Task
 from dropscope.studies.writing import claim_folder, write_summary
+from dropscope.sweep import planned as planned_sweep
 from dropscope.sweep import sweep
 from dropscope.uncertainty import sample, uncertainty
 
@@ -129,6 +131,12 @@ def _studied(
     return NetworkResult(
         name, plain, full.rows, full.baseline, full.levels, curves, None if inputs is None else inputs.rows, chosen
     )
+
+
+def planned(task: Task, size: Preset, device: torch.device) -> Explanation:
+    """What the sweep of one network will do, and in what time; an untrained network stands for it."""
+    net = _initialised(task, 0).eval().to(device)
+    return planned_sweep(net, full_grid(task, size), task.test, size.passes, device=device)
 
 
 def full_grid(task: Task, size: Preset) -> Sequence[Any]:
