@@ -21,7 +21,7 @@ from dropscope.plan import Plan, grow
 from dropscope.reference import passes_of
 from dropscope.resolve import Live, resolve
 from dropscope.setting import Setting, prepare
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 MODELS = {
     "cnn": (zoo.cifar, zoo.images),

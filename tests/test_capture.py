@@ -14,7 +14,7 @@ import zoo
 from dropscope import capture as capture_module
 from dropscope.capture import CaptureFailed, capture, feed_values
 from dropscope.setting import prepare
-from dropscope.walk import Point
+from dropscope.visitor import Point
 from engines import MODELS, case
 
 

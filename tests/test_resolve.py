@@ -14,7 +14,7 @@ from dropscope.errors import BadInput
 from dropscope.placement import Placement
 from dropscope.resolve import Live, resolve
 from dropscope.sites import SiteMap, examine
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 
 def site_map(model: nn.Module, example: Any) -> SiteMap:

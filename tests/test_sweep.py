@@ -231,17 +231,8 @@ def test_the_model_is_afterwards_what_it_was(engine: str, untouched: Any) -> Non
 
 
 def test_a_site_without_effect_is_refused_before_any_work() -> None:
-    class Deaf(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.unused, self.fc = nn.Linear(8, 8), nn.Linear(8, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.unused(x)
-            return self.fc(x)
-
     with pytest.raises(AuditFailed):
-        ds.sweep(zoo.seeded(Deaf), ["fc@input=.5", "unused=.5"], data(), passes=2)
+        ds.sweep(zoo.seeded(zoo.Deaf), ["fc@input=.5", "unused=.5"], data(), passes=2)
 
 
 # --- regressions ------------------------------------------------------------------------------------------------------

@@ -297,17 +297,8 @@ def test_the_model_is_afterwards_what_it_was(engine: str, untouched: Any) -> Non
 
 
 def test_noise_without_effect_is_refused() -> None:
-    class Deaf(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.unused, self.fc = nn.Linear(8, 8), nn.Linear(8, 3)
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.unused(x)
-            return self.fc(x)
-
     with pytest.raises(AuditFailed, match="does not depend on it"):
-        ds.uncertainty(zoo.seeded(Deaf), "unused=.5", zoo.vectors(), passes=2)
+        ds.uncertainty(zoo.seeded(zoo.Deaf), "unused=.5", zoo.vectors(), passes=2)
 
 
 def test_nan_under_noise_is_one_error_in_both_engines() -> None:

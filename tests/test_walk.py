@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import zoo
-from dropscope.walk import About, OwnDropout, Point, walking
+from dropscope.visitor import About, OwnDropout, Point, Visitor
+from dropscope.walk import walking
 
 
-class Visit:
+class Visit(Visitor):
     """Writes down every point; puts `change(value)` in the place of the values at `where`."""
 
     def __init__(self, where: set[str] = frozenset(), change: Callable[[Tensor], Tensor] = torch.zeros_like) -> None:
@@ -42,9 +43,6 @@ class Visit:
     def own_dropout(self, found: OwnDropout) -> bool:
         self.own.append(found)
         return self.let_run
-
-    def attend(self, point: Point, call: dict[str, Any]) -> Tensor | None:
-        return None
 
     def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
         self.ran.append((found, before, after))

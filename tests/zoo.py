@@ -389,3 +389,15 @@ def text(count: int = 4, length: int = 9, padded: bool = True) -> dict[str, Tens
         keep = max(length - i, 3)
         ids[i, keep:], mask[i, keep:] = 0, 0
     return {"input_ids": ids, "attention_mask": mask}
+
+
+class Deaf(nn.Module):
+    """Its answer does not depend on `unused`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused, self.fc = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.unused(x)
+        return self.fc(x)

@@ -22,7 +22,7 @@ from dropscope.injection import disturbed
 from dropscope.placement import Placement, as_placement
 from dropscope.resolve import Live, resolve
 from dropscope.sites import SiteMap, examine
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 _EXAMPLES = 8
 _PASSES = 4

@@ -19,7 +19,8 @@ from torch.utils import _pytree as pytree
 
 from dropscope import inputs, models
 from dropscope.errors import DropscopeError
-from dropscope.walk import About, OwnDropout, Point, walking
+from dropscope.visitor import About, Point, Visitor
+from dropscope.walk import walking
 
 _BATCH = (
     3  # examples in the exported batch: 0 and 1 are special to torch's shapes, and no small kernel size is 3 by rule
@@ -123,7 +124,7 @@ class _Call(nn.Module):
         return self.model(*args, **kwargs)
 
 
-class _Marker:
+class _Marker(Visitor):
     """The visitor that marks."""
 
     def __init__(self, wanted: tuple[Point, ...]) -> None:
@@ -137,15 +138,6 @@ class _Marker:
 
     def visit(self, point: Point, value: Tensor, about: About) -> Tensor:
         return mark(value, self._index[point])
-
-    def own_dropout(self, found: OwnDropout) -> bool:
-        return False
-
-    def attend(self, point: Point, call: dict[str, Any]) -> Tensor | None:
-        return None
-
-    def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
-        pass
 
 
 def _without_cache(twin: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from dropscope.reference import passes_of
 from dropscope.resolve import Live
 from dropscope.setting import Setting, precise
 from dropscope.shared import Forest, Shared
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from dropscope.walk import OwnDropout
+from dropscope.visitor import OwnDropout
 
 _TRIALS = 16
 

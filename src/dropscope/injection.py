@@ -20,12 +20,13 @@ from dropscope.noise import disturb, site_key, start, streams
 from dropscope.placement import Placement, as_placement
 from dropscope.resolve import Live, resolve
 from dropscope.sites import SiteMap, examine
-from dropscope.walk import About, OwnDropout, Point, walking
+from dropscope.visitor import About, Point, Visitor
+from dropscope.walk import walking
 
 Watcher = Callable[[Point, Live, Tensor, Tensor, Tensor], None]
 
 
-class Noise:
+class Noise(Visitor):
     """The noise of an open `injected`: which pass comes next, and whose examples they are."""
 
     def __init__(
@@ -183,12 +184,6 @@ class Noise:
                 f"dimension {live.layout.batch_dim} of {point.name}@{point.position} counts examples",
                 "its shape", tuple(value.shape), remedy,
             )  # fmt: skip
-
-    def own_dropout(self, found: OwnDropout) -> bool:
-        return False
-
-    def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
-        pass
 
 
 @contextmanager

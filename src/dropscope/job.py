@@ -34,7 +34,7 @@ from dropscope.shared import Unit
 from dropscope.store import Store, digest, weights_fingerprint
 from dropscope.uncertainty import shared_or_none
 from dropscope.version import __version__
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 log = logging.getLogger("dropscope")
 

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import flop_registry
 from dropscope.capture import Captured, CaptureFailed, expression
 from dropscope.noise import Layout
 from dropscope.resolve import Live
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 _aten = torch.ops.aten
 _HOMOGENEOUS = {_aten.relu.default, _aten.leaky_relu.default}

@@ -108,3 +108,16 @@ def dropout_rate(module: nn.Module) -> float | None:
 def foreign_mask(module: nn.Module) -> str:
     """DropPath and stochastic depth drop a whole example's branch; other dropout classes drop units."""
     return "element" if "Dropout" in type(module).__name__ else "example"
+
+
+def kind(module: nn.Module) -> str:
+    """What a module is to a walk; `block` where it is none of these."""
+    if isinstance(module, nn.MultiheadAttention):
+        return "attention"
+    if is_dropout(module):
+        return "dropout"
+    if is_norm(module):
+        return "norm"
+    if is_activation(module):
+        return "activation"
+    return layer_kind(module) or "block"

@@ -14,7 +14,7 @@ from dropscope.injection import disturbed
 from dropscope.resolve import Live
 from dropscope.setting import Setting, precise
 from dropscope.statistics import PassStatistics
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 
 @dataclass(frozen=True, eq=False)

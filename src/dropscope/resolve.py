@@ -14,7 +14,7 @@ from dropscope.errors import BadInput, nearest
 from dropscope.noise import Layout
 from dropscope.placement import GROUPS, Own, Placement, Term
 from dropscope.sites import Site, SiteMap
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 _ALL = ("conv", "linear", "ffn", "recurrent")
 

@@ -23,7 +23,7 @@ from dropscope.outputs import Outputs, probabilities
 from dropscope.placement import Placement, as_placement
 from dropscope.resolve import Live, resolve
 from dropscope.sites import SiteMap, examine
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 
 @dataclass(frozen=True, eq=False)

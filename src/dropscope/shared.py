@@ -28,7 +28,7 @@ from dropscope.resolve import Live
 from dropscope.setting import Setting, precise
 from dropscope.statistics import PassStatistics
 from dropscope.subtrees import cut, pick, pieces
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 log = logging.getLogger("dropscope")
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from dropscope import foreign, inputs, models, recognise
 from dropscope.errors import BadInput
 from dropscope.noise import Layout
-from dropscope.walk import About, OwnDropout, Point, walking
+from dropscope.visitor import About, OwnDropout, Point, Visitor
+from dropscope.walk import walking
 
 KINDS = (
     "attention",
@@ -114,7 +115,7 @@ def examine(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     )
 
 
-class _Recorder:
+class _Recorder(Visitor):
     """A visitor that writes down what it is shown and changes nothing."""
 
     def __init__(self) -> None:
@@ -141,12 +142,6 @@ class _Recorder:
     def own_dropout(self, found: OwnDropout) -> bool:
         self.own[found.point] = found
         return False
-
-    def attend(self, point: Point, call: dict[str, Any]) -> Tensor | None:
-        return None
-
-    def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
-        pass
 
 
 def _run(

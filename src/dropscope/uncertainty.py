@@ -27,7 +27,7 @@ from dropscope.reference import Block, passes_of, run_reference
 from dropscope.resolve import Live
 from dropscope.setting import Setting, check_passes, precise, prepare
 from dropscope.shared import Shared
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 log = logging.getLogger("dropscope")
 

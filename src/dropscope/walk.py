@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -20,57 +20,9 @@ from torch.overrides import TorchFunctionMode
 from dropscope import explicit, recognise
 from dropscope.models import OURS, runs_fused
 from dropscope.tags import Tag, Tags, passes_norm, residual_branch, survives, tensors
+from dropscope.visitor import About, OwnDropout, Point, Visitor
 
 ROOT = "root"  # what the model itself is called where a value of its own forward needs a name
-
-
-class Point(NamedTuple):
-    """One value of one forward: the `call`-th value at `position` of what is called `name`."""
-
-    name: str
-    call: int
-    position: str
-
-
-@dataclass(frozen=True)
-class About:
-    """What the walk knows of a value it shows."""
-
-    kind: str  # conv, linear, ffn, recurrent, embedding, attention, residual, dropout, activation, norm, block
-    maps: bool = False  # dimension 1 counts feature maps
-    homogeneous: bool = False  # before or after an activation that commutes with a non-negative factor
-    origin: tuple[str, int] | None = None  # the layer call it came from, through norms
-    hidden: bool = False  # an activated linear layer
-    depth: int = 0  # layers passed
-
-
-@dataclass(frozen=True)
-class OwnDropout:
-    """A dropout of the model as it was called: where, at what rate, with which flag."""
-
-    point: Point
-    rate: float
-    mask: str
-    noise: str
-    training: bool
-
-
-class Visitor(Protocol):
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
-
-    def wants(self, point: Point) -> bool: ...
-
-    def visit(self, point: Point, value: Tensor, about: About) -> Tensor: ...
-
-    def own_dropout(self, found: OwnDropout) -> bool:
-        """Told of a dropout of the model itself; True lets it run as called, and `own_ran` is then shown its effect."""
-        ...
-
-    def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None: ...
-
-    def attend(self, point: Point, call: dict[str, Any]) -> Tensor | None:
-        """The whole of an attention with its noise at once; None where its weights are to be shown instead."""
-        ...
 
 
 @contextmanager
@@ -167,16 +119,16 @@ class Walk(TorchFunctionMode):
             _is_whole(path, module)
             or first is None
             or not first.is_floating_point()
-            or _kind(module) in ("norm", "activation", "dropout")
+            or recognise.kind(module) in ("norm", "activation", "dropout")
         ):
             return None
         else:
-            shown = self._show(Point(path, call, "input"), first, _kind(module))
+            shown = self._show(Point(path, call, "input"), first, recognise.kind(module))
         return None if shown is first else _replaced((args, kwargs), first, shown)
 
     def leave(self, path: str, module: nn.Module, output: Any) -> Any:
         frame = self._stack.pop()
-        kind = _kind(module)
+        kind = recognise.kind(module)
         composite = recognise.is_composite_activation(module)
         self._in_activation -= composite
         value = _main_value(output)
@@ -291,7 +243,7 @@ class Walk(TorchFunctionMode):
         if tag.origin is not None:
             point = Point(*tag.origin, "after_activation")
             return self._show(point, output, "activation", in_place, name in recognise.HOMOGENEOUS)
-        if name and _kind(self._stack[-1].module) != "activation":
+        if name and recognise.kind(self._stack[-1].module) != "activation":
             site = f"{self._stack[-1].path}:{name.rstrip('_')}"
             return self._show(Point(site, self._count(site, "module"), "output"), output, "activation", in_place)
         return output  # an activation module of its own: shown as that module's output
@@ -375,7 +327,7 @@ class Walk(TorchFunctionMode):
         in_place = name.endswith("_") or kwargs.get("inplace", args[3] if len(args) > 3 else False) is True
         frame = self._stack[-1]
         frame.dropped = True
-        site = frame.path if _kind(frame.module) == "dropout" else f"{frame.path}:{name.rstrip('_')}"
+        site = frame.path if recognise.kind(frame.module) == "dropout" else f"{frame.path}:{name.rstrip('_')}"
         skipped = self._fused()
         noise = "alpha" if "alpha" in name else "bernoulli"
         point, kept = self._dropout_point(site, value)
@@ -424,19 +376,7 @@ class _Frame:
 
 def _is_whole(path: str, module: nn.Module) -> bool:
     """The model itself, whose input and output are nobody's values, unless it is a single layer."""
-    return path == ROOT and _kind(module) not in recognise.LAYERS
-
-
-def _kind(module: nn.Module) -> str:
-    if isinstance(module, nn.MultiheadAttention):
-        return "attention"
-    if recognise.is_dropout(module):
-        return "dropout"
-    if recognise.is_norm(module):
-        return "norm"
-    if recognise.is_activation(module):
-        return "activation"
-    return recognise.layer_kind(module) or "block"
+    return path == ROOT and recognise.kind(module) not in recognise.LAYERS
 
 
 def _main_value(output: Any) -> Tensor | None:

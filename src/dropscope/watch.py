@@ -18,7 +18,8 @@ from dropscope import inputs, models, recognise
 from dropscope.errors import AuditFailed
 from dropscope.evidence import Tally, disagreement, state_mark
 from dropscope.sites import examine
-from dropscope.walk import About, OwnDropout, Point, walking
+from dropscope.visitor import About, OwnDropout, Point, Visitor
+from dropscope.walk import walking
 
 
 @dataclass
@@ -128,7 +129,7 @@ def watch(model: nn.Module) -> Iterator[Watch]:
         _report(seen, observer, model, before)
 
 
-class _Observer:
+class _Observer(Visitor):
     """A visitor that lets everything run and writes down what it did."""
 
     def __init__(self) -> None:
@@ -162,9 +163,6 @@ class _Observer:
         seen.active += found.training and found.rate > 0
         seen.rate = max(seen.rate, found.rate)
         return True
-
-    def attend(self, point: Point, call: dict[str, Any]) -> Tensor | None:
-        return None
 
     def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
         if found.training and found.rate > 0 and found.noise == "bernoulli" and not _inside_vmap(after):

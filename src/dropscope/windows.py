@@ -25,7 +25,7 @@ from dropscope.resolve import Live
 from dropscope.scores import PassLabels
 from dropscope.setting import Setting, precise
 from dropscope.statistics import PassStatistics
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 Origin = tuple[int, ...]
 

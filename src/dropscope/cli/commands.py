@@ -37,7 +37,7 @@ from dropscope.sites import SiteMap, examine, require_sites
 from dropscope.sweep import planned
 from dropscope.sweep import sweep as run_sweep
 from dropscope.template import DEFAULT, check_target, template, write_template
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 HIDDEN_KINDS = ("block", "norm", "activation")
 DEMO_PLACEMENTS = len(PlacementGrid(DEMO_SITES))

@@ -27,7 +27,7 @@ from dropscope.scores import PassLabels
 from dropscope.setting import Setting, precise, prepare
 from dropscope.statistics import PassStatistics
 from dropscope.studies.segmentation_measures.preparing import Prepared
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 FLOORS = (1e-10, 1e-3)  # beside the 1e-7 of the definition: the ranking by this measure depends on it
 FOUR = m.S3

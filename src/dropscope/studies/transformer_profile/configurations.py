@@ -19,7 +19,7 @@ from dropscope.models import random_state_kept
 from dropscope.placement import Placement, check_choice
 from dropscope.resolve import resolve
 from dropscope.sites import SiteMap, examine
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 MODES = ("config", "component")
 

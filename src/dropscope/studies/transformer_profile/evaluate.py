@@ -100,16 +100,12 @@ def difference(on: Bench, placement: Placement, passes: int, masks: str, seed: i
     if on.half is None:
         return 0.0, 0.0
     live = resolve(placement, on.site_map)
-    both = [
-        torch.cat(
-            [
-                p.flatten()
-                for _, _, p in probabilities_of_passes(net, on.site_map, live, on.batches, passes, masks, seed)
-            ]
-        )
-        for net in (on.half, on.model)
-    ]
-    apart = (both[0] - both[1]).abs()
+
+    def shown(net: nn.Module) -> Tensor:
+        found = probabilities_of_passes(net, on.site_map, live, on.batches, passes, masks, seed)
+        return torch.cat([p.flatten() for _, _, p in found])
+
+    apart = (shown(on.half) - shown(on.model)).abs()
     return float(apart.mean()), float(apart.max())
 
 

@@ -20,7 +20,7 @@ from dropscope.resolve import Live
 from dropscope.setting import precise
 from dropscope.sites import SiteMap
 from dropscope.studies.transformer_profile.tokens import TokenBatch
-from dropscope.walk import Point
+from dropscope.visitor import Point
 
 log = logging.getLogger("dropscope")
 
