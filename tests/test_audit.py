@@ -74,6 +74,18 @@ def test_sound_sites_raise_no_alarm(noise: str, rate: float) -> None:
             assert disagreement(tally, rate, noise, 200) is None
 
 
+@pytest.mark.parametrize("mask", ["element", "channel", "example"])
+@pytest.mark.parametrize(("noise", "rate"), [("bernoulli", 0.3), ("gaussian", 0.5), ("gaussian", 0.9)])
+def test_sound_feature_maps_raise_no_alarm(noise: str, rate: float, mask: str) -> None:
+    """The factor of a feature map may be negative; the maps differ in sign and size, and one is 0 throughout."""
+    value = torch.randn(256, 16, 5, 5) * torch.linspace(0, 2, 16)[:, None, None]
+    keys = noise_module.streams(3, 1, torch.tensor(0), torch.arange(256))
+    tally, layout = Tally(), Layout(0, 1, 1)
+    tally.add(value, noise_module.disturb(value, keys, rate, noise, mask, layout), mask, layout)
+    assert tally.units == {"element": 256 * 15 * 25, "channel": 256 * 15, "example": 256}[mask]
+    assert disagreement(tally, rate, noise, 200) is None
+
+
 @pytest.mark.parametrize("noise", ["bernoulli", "gaussian", "multinomial"])
 def test_a_realistically_wrong_rate_is_an_alarm(noise: str) -> None:
     value = torch.ones(32, 256)

@@ -33,9 +33,12 @@ class Tally:
         tiny = torch.finfo(before.dtype).tiny  # below it a factor is lost in rounding: attention weights of masked keys
         before, after = before.detach().double(), after.detach().double()
         if mask != "element" and layout is not None and layout.batch_dim is not None:
-            before, after = _per_unit(before, mask, layout), _per_unit(after, mask, layout)
-        alive = before.abs() >= tiny
-        factor = after[alive] / before[alive]
+            alive = _per_unit(before.abs(), mask, layout) >= tiny
+            # What is common to a unit's values keeps its sign this way: Gaussian factors may be negative.
+            factor = _per_unit(after * before, mask, layout)[alive] / _per_unit(before.square(), mask, layout)[alive]
+        else:
+            alive = before.abs() >= tiny
+            factor = after[alive] / before[alive]
         self.units += int(alive.sum())
         self.dropped += int((factor == 0).sum())
         self.total += float(factor.sum())
@@ -65,11 +68,11 @@ class Tally:
 
 
 def _per_unit(value: Tensor, mask: str, layout: Layout) -> Tensor:
-    """One number per (example, channel), or per example: the sum of magnitudes, which a common factor scales."""
+    """One number per (example, channel), or per example: the sum."""
     batch = layout.batch_dim or 0
     kept = {batch, layout.channel_dim % value.dim()} if mask == "channel" else {batch}
     others = [dim for dim in range(value.dim()) if dim not in kept]
-    return value.abs().sum(others) if others else value.abs()
+    return value.sum(others) if others else value
 
 
 def _judge_scale(tally: Tally, rate: float) -> str | None:
