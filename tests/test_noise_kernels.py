@@ -42,6 +42,23 @@ def test_the_kernel_equals_the_plain_product(
     assert torch.equal(noise_kernels.bernoulli(value, start, chosen, ids, rate), plain)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, *([] if INTERPRETED else [torch.bfloat16])])
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 4, 9), (3, 600)])
+def test_a_sum_and_a_layer_norm_on_the_way(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    start, chosen, ids, keys = parts(3, [0, 5, 1])
+    value, other = (torch.randn(3, *shape).to(DEVICE, dtype) for _ in range(2))
+    weight, bias = (torch.randn(shape[-1]).to(DEVICE, dtype) for _ in range(2))
+    summed = noise.disturb(value, keys, 0.4, "bernoulli", "element", LAYOUT) + other
+    assert torch.equal(noise_kernels.bernoulli(value, start, chosen, ids, 0.4, other), summed)
+    written = torch.full_like(value, torch.nan)
+    assert noise_kernels.bernoulli(value, start, chosen, ids, 0.4, other, written) is written
+    assert torch.equal(written, summed)
+    plain = torch.nn.functional.layer_norm(summed, shape[-1:], weight, bias, 1e-6)
+    got = noise_kernels.normed(value, start, chosen, ids, 0.4, other, weight, bias, 1e-6)
+    close = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+    torch.testing.assert_close(got, plain, atol=close, rtol=close)
+
+
 def test_what_is_undefined_stays_visible() -> None:
     start, chosen, ids, _ = parts(1, [0])
     got = noise_kernels.bernoulli(torch.full((1, 64), float("inf"), device=DEVICE), start, chosen, ids, 0.5)
@@ -66,6 +83,18 @@ def test_attention_equals_attention_written_out(queries: int, keys: int, mask: s
     plain = explicit.sdpa(exact, lambda w: noise.disturb(w, by_plain, rate, "bernoulli", "element", LAYOUT))
     got = noise_kernels.attend(asked, start, chosen, ids, rate)
     torch.testing.assert_close(got.float(), plain, atol=4e-3, rtol=4e-3)
+
+
+@pytest.mark.parametrize("shape", [(5, 40), (2, 1, 5, 40), (2, 3, 5, 40), (1, 1, 1, 40)])
+def test_masks_of_any_shape_are_packed(shape: tuple[int, ...]) -> None:
+    asked, rate = call(5, 40, "none"), 0.4
+    asked["attn_mask"] = (torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.6).to(DEVICE)
+    start, chosen, ids, by_plain = parts(2, [1])
+    exact = {name: x.float() if isinstance(x, Tensor) and x.is_floating_point() else x for name, x in asked.items()}
+    plain = explicit.sdpa(exact, lambda w: noise.disturb(w, by_plain, rate, "bernoulli", "element", LAYOUT))
+    torch.testing.assert_close(
+        noise_kernels.attend(asked, start, chosen, ids, rate).float(), plain, atol=4e-3, rtol=4e-3
+    )
 
 
 def test_a_query_that_sees_nothing_gets_zeros() -> None:
@@ -96,3 +125,20 @@ def test_a_model_on_a_gpu_has_the_masks_it_has_on_a_cpu(dtype: torch.dtype) -> N
     with torch.no_grad(), ds.injected(moved, "all=0.3", seed=4) as drawn:
         fast = drawn.at(pass_=3, ids=range(5)) and moved(x.to("cuda", dtype))
     torch.testing.assert_close(fast.float().cpu(), slow, atol=0.15 if dtype == torch.bfloat16 else 1e-4, rtol=0.05)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_its_own_dropout_flows_into_sum_and_norm_unseen(dtype: torch.dtype) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(hidden_size=48, num_hidden_layers=3, num_attention_heads=3, intermediate_size=96)
+    net = zoo.seeded(lambda: transformers.BertForSequenceClassification(config)).eval()
+    ids, mask = torch.randint(5, 500, (6, 11)), (torch.arange(11) < torch.arange(6, 12)[:, None]).long()
+    shown = {"input_ids": ids, "attention_mask": mask}
+    with torch.no_grad(), ds.injected(net, "own", seed=4) as drawn:
+        slow = drawn.at(pass_=3, ids=range(6)) and net(**shown).logits
+    moved, there = net.to("cuda", dtype), {name: value.cuda() for name, value in shown.items()}
+    with torch.no_grad(), ds.injected(moved, "own", seed=4) as drawn:
+        fast = drawn.at(pass_=3, ids=range(6)) and moved(**there).logits
+    close = 0.02 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(fast.float().cpu(), slow, atol=close, rtol=close)

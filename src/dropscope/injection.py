@@ -17,6 +17,7 @@ from dropscope import inputs, models
 from dropscope.errors import BadInput
 from dropscope.machine import runs_kernels
 from dropscope.noise import disturb, site_key, start, streams
+from dropscope.owed import Debt, Ledger
 from dropscope.placement import Placement, as_placement
 from dropscope.resolve import Live, resolve
 from dropscope.sites import SiteMap, examine
@@ -51,6 +52,8 @@ class Noise(Visitor):
         self._site_map = site_map
         self._live = live
         self._more_calls: dict[tuple[str, str], Live] | None = None
+        self._ledger = Ledger()
+        self._packed: tuple[Tensor, Tensor] | None = None  # the mask that attention was last given, and its bits
 
     def at(self, pass_: int | Tensor | Sequence[int] | None = None, ids: Sequence[Any] | Tensor | None = None) -> Noise:
         """What the next forward is: its pass (a number, or one per example) and the ids of its examples.
@@ -97,6 +100,7 @@ class Noise(Visitor):
                     f"{len(self._examples)} ids for {size} examples",
                     "pass as many ids as examples",
                 )
+        self._ledger, self._packed = Ledger(), None
         self._passes = torch.as_tensor(self._calls if self._pass is None else self._pass, dtype=torch.int64).reshape(-1)
         self._calls += 1
 
@@ -117,12 +121,16 @@ class Noise(Visitor):
     def visit(self, point: Point, value: Tensor, about: About) -> Tensor:
         live = self._spec(point)
         assert live is not None
+        self._ledger.settle()
         if self._in_one_trip(value, live):
             from dropscope import noise_kernels
 
             if 2 <= value.dim() <= noise_kernels.INNER + 2 and value.is_contiguous():
                 self._check_examples(point, value, live)
-                return noise_kernels.bernoulli(value, *self._key_parts(point, value.device), live.rate)
+                debt = Debt(value, self._key_parts(point, value.device), live.rate)
+                if self._site_map is not None and point in self._site_map.chained:
+                    return self._ledger.owe(debt)
+                return noise_kernels.bernoulli(value, *debt.key, debt.rate)
         keys = self._keys(point, value, live)
         after = disturb(value, keys, live.rate, live.noise, live.mask, live.layout)
         if self.watcher is not None:
@@ -140,7 +148,24 @@ class Noise(Visitor):
         if not alike or any(part.stride(-1) != 1 for part in (query, key, value)):
             return None
         self._check_examples(point, query, live)
-        return noise_kernels.attend(call, *self._key_parts(point, query.device), live.rate)
+        return noise_kernels.attend(call, *self._key_parts(point, query.device), live.rate, self._bits(call))
+
+    def _bits(self, call: dict[str, Any]) -> Tensor | None:
+        """The mask of an attention as the kernel takes it, made once for all layers that are given the same."""
+        from dropscope import noise_kernels
+
+        mask, keys = call["attn_mask"], call["key"].shape[2]
+        if mask is None or mask.dtype != torch.bool:
+            return None
+        if self._packed is None or not _same_memory(self._packed[0], mask):
+            self._packed = mask, noise_kernels.packed(mask, keys)
+        return self._packed[1]
+
+    def before(self, func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+        return self._ledger.before(func, name, args, kwargs)
+
+    def settle(self) -> None:
+        self._ledger.settle()
 
     def _in_one_trip(self, value: Tensor, live: Live) -> bool:
         """Whether kernels may stand in for `disturb`: element masks on plain values on a GPU, with nobody watching."""
@@ -184,6 +209,13 @@ class Noise(Visitor):
                 f"dimension {live.layout.batch_dim} of {point.name}@{point.position} counts examples",
                 "its shape", tuple(value.shape), remedy,
             )  # fmt: skip
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two masks, both alive, are the same numbers because they are the same memory."""
+    if one.data_ptr() != other.data_ptr() or one.shape != other.shape or one.stride() != other.stride():
+        return False
+    return not (one.is_inference() or other.is_inference()) and one._version == other._version
 
 
 @contextmanager

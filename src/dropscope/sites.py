@@ -6,7 +6,7 @@ the model (same weights, own flags and buffers), so nothing of the user's moves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dropscope import foreign, inputs, models, recognise
 from dropscope.errors import BadInput
 from dropscope.noise import Layout
+from dropscope.owed import Chains
 from dropscope.visitor import About, OwnDropout, Point, Visitor
 from dropscope.walk import walking
 
@@ -71,6 +72,7 @@ class SiteMap:
     unreachable: tuple[str, ...]  # randomness of the model's own that no site stands for, each with its reason
     always_on: tuple[str, ...]  # dropouts that run in eval too
     nondeterministic: bool  # two plain passes differ for another reason
+    chained: frozenset[Point] = frozenset()  # dropouts that flow into a sum and a layer norm at once
 
     def head(self) -> Site | None:
         return next((site for site in self.sites if site.kind == "head"), None)
@@ -112,6 +114,7 @@ def examine(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         unreachable=(*unreachable, *_other_randomness(twin)),
         always_on=tuple(dict.fromkeys(p.name for p, found in two.own.items() if found.training and found.rate > 0)),
         nondeterministic=not _same(two.output, again.output),
+        chained=frozenset(two.chains.found & three.chains.found),
     )
 
 
@@ -126,6 +129,7 @@ class _Recorder(Visitor):
         self.keep: frozenset[Point] = frozenset()
         self.called: set[str] = set()
         self.output: Any = None
+        self.chains = Chains()
 
     def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         pass
@@ -137,7 +141,13 @@ class _Recorder(Visitor):
         self.abouts[point], self.shapes[point] = about, tuple(value.shape)
         if point in self.keep:
             self.kept[point] = value.clone()
+        if about.kind == "dropout":
+            self.chains.dropped(point, value)
         return value
+
+    def before(self, func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+        self.chains.called(func, name, args)
+        return func
 
     def own_dropout(self, found: OwnDropout) -> bool:
         self.own[found.point] = found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -58,3 +59,11 @@ class Visitor(Protocol):
     def attend(self, point: Point, call: dict[str, Any]) -> Tensor | None:
         """The whole of an attention with its noise at once; None where its weights are to be shown instead."""
         return None
+
+    def before(self, func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+        """Told of every function before it runs; what it returns runs in its place, with the same arguments."""
+        return func
+
+    def settle(self) -> None:
+        """A module returns, or the forward is over: what was put off must be there now."""
+        return

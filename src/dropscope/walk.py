@@ -60,6 +60,7 @@ def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | N
             finally:
                 if current[0].finished:
                     current.pop().__exit__(None, None, None)
+                    visitor.settle()
 
         return hook
 
@@ -131,6 +132,8 @@ class Walk(TorchFunctionMode):
         kind = recognise.kind(module)
         composite = recognise.is_composite_activation(module)
         self._in_activation -= composite
+        if kind not in ("dropout", "norm"):
+            self._visitor.settle()
         value = _main_value(output)
         if _is_whole(path, module) or value is None or not value.is_floating_point():
             return output
@@ -171,7 +174,7 @@ class Walk(TorchFunctionMode):
             return value
         if in_place:
             # The operation writes into its operand, so the noise does too, for whoever else holds that tensor.
-            shown = value.copy_(shown)
+            shown = self._visitor.before(Tensor.copy_, "copy_", (value, shown), {})(value, shown)
         self._tags.set(shown, tag)
         return shown
 
@@ -180,6 +183,7 @@ class Walk(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "") or ""
+        func = self._visitor.before(func, name, args, kwargs)
         if not self._stack:
             return func(*args, **kwargs)
         if name in recognise.DROPOUTS:

@@ -1,0 +1,142 @@
+"""Noise that is put off until what it flows into is there: noise, sum and layer norm are then one trip through memory.
+
+Owns which noise may wait, and what happens instead. Only a dropout that was seen to flow into a sum and that into a
+layer norm, with no other function between, is ever put off (`Chains`, while the model is examined). A value that is
+owed has its shape and its memory, but nothing is written yet: it is paid as soon as anything else happens while
+somebody holds it, be it a function, or a module that returns.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dropscope.recognise import ADDS
+from dropscope.visitor import Point
+
+_MARK = "_dropscope_owed"
+_SUMS = ADDS - {"add_", "__iadd__"}
+# Asked of a value, these say nothing about what is in it.
+_ABOUT = {getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda")}
+_ABOUT |= {Tensor.size, Tensor.dim, Tensor.stride, Tensor.is_contiguous, Tensor.numel, Tensor.is_floating_point}
+
+
+class Chains:
+    """Finds the dropouts that flow into a sum and a layer norm, from what a walk shows and calls."""
+
+    def __init__(self) -> None:
+        self.found: set[Point] = set()
+        self._dropped: tuple[Point, Tensor] | None = None
+        self._summed: Point | None = None
+
+    def dropped(self, point: Point, value: Tensor) -> None:
+        self._dropped, self._summed = (point, value), None
+
+    def called(self, func: Any, name: str, args: Any) -> None:
+        if func in _ABOUT:
+            return
+        if self._summed is not None and name == "layer_norm":
+            self.found.add(self._summed)
+        dropped, self._dropped, self._summed = self._dropped, None, None
+        if dropped is not None and name in _SUMS and any(value is dropped[1] for value in args[:2]):
+            self._summed = dropped[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Debt:
+    """`noise(value)`, or `noise(value) + other`; `key` and `rate` are what the kernels take."""
+
+    value: Tensor
+    key: tuple[int, Tensor, Tensor]
+    rate: float
+    other: Tensor | None = None
+
+
+class Ledger:
+    """What a forward owes at the moment."""
+
+    def __init__(self) -> None:
+        self._open: list[weakref.ref[Tensor]] = []
+
+    def owe(self, debt: Debt) -> Tensor:
+        """The value that will be there when it is read."""
+        out = torch.empty_like(debt.value)
+        setattr(out, _MARK, debt)
+        self._open.append(weakref.ref(out))
+        return out
+
+    def settle(self) -> None:
+        """Pays what somebody still holds."""
+        if not self._open:
+            return
+        from dropscope import noise_kernels
+
+        held, self._open = [ref() for ref in self._open], []
+        for value in held:
+            debt = _debt(value)
+            if value is not None and debt is not None:
+                delattr(value, _MARK)
+                noise_kernels.bernoulli(debt.value, *debt.key, debt.rate, debt.other, value)
+
+    def before(self, func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+        """What to call in the place of `func`: the next step of a chain, or itself, with everything paid."""
+        if not self._open or func in _ABOUT:
+            return func
+        if name in _SUMS and not kwargs and _addable(args):
+            return self._add
+        if name == "layer_norm" and _normable(*args, **kwargs):
+            return _layer_norm
+        self.settle()
+        return func
+
+    def _add(self, one: Tensor, other: Tensor) -> Tensor:
+        debt = _debt(one)
+        if debt is None:
+            one, other, debt = other, one, _debt(other)
+        if debt is None:  # other noise was put there meanwhile
+            return one + other
+        return self.owe(Debt(debt.value, debt.key, debt.rate, other))
+
+
+def _layer_norm(
+    input: Tensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *rest: Any
+) -> Tensor:
+    from dropscope import noise_kernels
+
+    debt = _debt(input)
+    assert debt is not None
+    assert debt.other is not None
+    return noise_kernels.normed(debt.value, *debt.key, debt.rate, debt.other, weight, bias, float(eps))
+
+
+def _normable(
+    input: Tensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *rest: Any
+) -> bool:
+    """Whether the kernel has this norm: of a sum that is owed, over the last dimension, with weight and bias."""
+    from dropscope import noise_kernels
+
+    debt = _debt(input)
+    affine = isinstance(weight, Tensor) and isinstance(bias, Tensor)
+    if debt is None or debt.other is None or not affine or len(normalized_shape) != 1:
+        return False
+    return weight.numel() <= noise_kernels.NORMED and weight.device == bias.device == input.device
+
+
+def _addable(args: Any) -> bool:
+    """Whether a sum is one of noise that is owed and another value just like it, which is there."""
+    debts = [_debt(value) for value in args]
+    due = [debt for debt in debts if debt is not None]
+    if len(args) != 2 or len(due) != 1 or due[0].other is not None or not all(isinstance(v, Tensor) for v in args):
+        return False
+    one, other = args
+    alike = one.shape == other.shape and one.dtype == other.dtype and one.device == other.device
+    return alike and one.is_contiguous() and other.is_contiguous()
+
+
+def _debt(value: Any) -> Debt | None:
+    return getattr(value, _MARK, None)

@@ -1,0 +1,144 @@
+"""Noise that waits for the sum and the layer norm behind it: nobody may ever see a value that is not there yet.
+
+The kernels need a GPU; plain torch stands in for them here, and memory that is not written yet is full of NaN.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import dropscope as ds
+import zoo
+from dropscope import injection, noise, owed
+from dropscope.sites import examine
+
+LAYOUT = noise.Layout(0, 1, -1)
+X = torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0))
+
+
+def noisy(value: Tensor, start: int, passes: Tensor, examples: Tensor, rate: float) -> Tensor:
+    keys = noise._absorb(noise._absorb(torch.tensor(start), passes), examples)
+    return noise.disturb(value, keys, rate, "bernoulli", "element", LAYOUT)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which kernels ran, in order."""
+    ran: list[str] = []
+
+    def bernoulli(
+        value: Tensor, start: int, p: Tensor, e: Tensor, rate: float, other: Any = None, out: Any = None
+    ) -> Tensor:
+        ran.append("noise" if other is None else "sum")
+        found = noisy(value, start, p, e, rate) + (0 if other is None else other)
+        return found if out is None else out.copy_(found)
+
+    def normed(value: Tensor, start: int, p: Tensor, e: Tensor, rate: float, other: Tensor, *affine: Any) -> Tensor:
+        ran.append("norm")
+        weight, bias, epsilon = affine
+        return F.layer_norm(noisy(value, start, p, e, rate) + other, weight.shape, weight, bias, epsilon)
+
+    fake = types.ModuleType("dropscope.noise_kernels")
+    fake.__dict__.update(bernoulli=bernoulli, normed=normed, INNER=2, NORMED=4096, HEAD_WIDTHS=())
+    monkeypatch.setitem(sys.modules, "dropscope.noise_kernels", fake)
+    monkeypatch.setattr(ds, "noise_kernels", fake, raising=False)
+    monkeypatch.setattr(injection, "runs_kernels", lambda device: True)
+    monkeypatch.setattr(owed.torch, "empty_like", lambda value: torch.full_like(value, torch.nan))
+    return ran
+
+
+class Post(nn.Module):
+    """A post-norm block as BERT has it; `between` and `after` do something at the moments that matter."""
+
+    def __init__(self, between: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None) -> None:
+        super().__init__()
+        self.dense, self.dropout, self.norm = nn.Linear(16, 16), nn.Dropout(0.4), nn.LayerNorm(16)
+        self.between, self.after = between, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        dropped = self.dropout(self.dense(x))
+        if self.between is not None:
+            dropped = self.between(dropped, x)
+        summed = dropped + x
+        normed = self.norm(summed)
+        return normed if self.after is None else self.after(dropped, summed, normed, x)
+
+
+def both(net: nn.Module, placement: str, counted: list[str], x: Tensor = X) -> tuple[Tensor, Tensor]:
+    """The output as it is, and by the plain path; the noise is the same."""
+    net = net.eval()
+    with torch.no_grad(), ds.injected(net, placement, seed=2) as drawn:
+        fast = drawn.at(pass_=1, ids=range(len(x))) and net(x)
+    counted.append("|")
+    with torch.no_grad(), ds.injected(net, placement, seed=2) as drawn:
+        drawn.watcher = lambda *shown: None  # nothing waits while somebody watches
+        slow = drawn.at(pass_=1, ids=range(len(x))) and net(x)
+    return fast, slow
+
+
+def test_a_dropout_before_a_sum_and_a_norm_is_one_kernel(counted: list[str]) -> None:
+    fast, slow = both(nn.Sequential(Post(), Post()), "own", counted)
+    torch.testing.assert_close(fast, slow)
+    assert counted == ["norm", "norm", "|"]
+
+
+MOMENTS: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
+    "the sum is read again": (lambda: Post(after=lambda d, s, n, x: n + s), ["norm", "noise", "sum"]),
+    "the dropped value is read again": (lambda: Post(after=lambda d, s, n, x: n * d), ["norm", "noise", "sum"]),
+    "the sum is handed out": (lambda: Post(after=lambda d, s, n, x: s), ["norm", "sum"]),
+    "something comes between": (lambda: Post(between=lambda d, x: d * 1), ["noise"]),
+    "a shape comes between": (lambda: Post(between=lambda d, x: (d.shape, d.dim(), d)[2]), ["norm"]),
+    "the operand is overwritten": (lambda: Post(after=lambda d, s, n, x: x.mul_(0) + s + n), ["norm", "noise", "sum"]),
+    "the sum is in place": (lambda: Post(between=lambda d, x: d.add_(x)), ["noise"]),
+    "two that wait": (lambda: _TwoBranches(), ["noise", "norm"]),
+}
+
+
+class _TwoBranches(Post):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.dropout(self.dense(x)) + self.dropout(self.dense(x * 2)))
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_what_is_read_is_always_there(moment: str, counted: list[str]) -> None:
+    build, expected = MOMENTS[moment]
+    fast, slow = both(nn.Sequential(nn.Linear(16, 16), zoo.seeded(build)), "own", counted)
+    torch.testing.assert_close(fast, slow)
+    assert fast.isfinite().all()
+    assert sorted(counted) == sorted([*expected, "|"])
+
+
+def test_noise_on_the_branch_and_on_the_sum_finds_what_it_disturbs(counted: list[str]) -> None:
+    net = nn.Sequential(nn.Linear(16, 16), Post())
+    for placement in ("own, 1@branch=0.3", "own, 1@sum=0.3"):
+        fast, slow = both(net, placement, counted)
+        torch.testing.assert_close(fast, slow)
+
+
+def test_a_hook_that_keeps_values_finds_them_written(counted: list[str]) -> None:
+    net = nn.Sequential(nn.Linear(16, 16), Post()).eval()
+    kept: list[Tensor] = []
+    handle = net[1].dropout.register_forward_hook(lambda module, args, output: kept.append(output))
+    x = torch.cat([X, X])  # more than the model is examined with
+    fast, slow = both(net, "own", counted, x)
+    handle.remove()
+    torch.testing.assert_close(fast, slow)
+    by_kernel, plainly = [value for value in kept if len(value) == len(x)]
+    assert torch.equal(by_kernel, plainly)
+
+
+def test_only_dropouts_seen_in_a_chain_wait() -> None:
+    chained = examine(nn.Sequential(Post(), nn.Dropout(0.2), nn.Linear(16, 2)), (X,), {}).chained
+    assert {point.name for point in chained} == {"0.dropout"}
+    early = nn.TransformerEncoderLayer(16, 2, 32, 0.1, batch_first=True, norm_first=True)
+    assert {point.name for point in examine(nn.Sequential(early), (X,), {}).chained} == {"0.dropout1"}
+    late = nn.TransformerEncoderLayer(16, 2, 32, 0.1, batch_first=True)
+    assert {point.name for point in examine(nn.Sequential(late), (X,), {}).chained} == {"0.dropout1", "0.dropout2"}
