@@ -23,6 +23,29 @@ def humane(number: float) -> str:
     return f"{number:.0f}"
 
 
+def pace(count: float, seconds: float, unit: str) -> str:
+    """How fast work goes, in the largest unit of time that gives a number a person can picture.
+
+    >>> pace(5e9, 2.0, "predictions"), pace(4, 60.0, "networks"), pace(1, 1800.0, "networks")
+    ('2.5 G predictions/s', '4.0 networks/min', '2.0 networks/h')
+    """
+    rate = count / max(seconds, 1e-9)
+    if rate >= 1:
+        return f"{humane(rate)} {unit}/s"
+    return f"{60 * rate:.1f} {unit}/min" if 60 * rate >= 1 else f"{3600 * rate:.1f} {unit}/h"
+
+
+def duration(seconds: float) -> str:
+    """A time a person reads at a glance.
+
+    >>> duration(44.6), duration(2488), duration(9000)
+    ('45 s', '41 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+
+
 @contextmanager
 def progress(
     what: str, total: int, unit: str = "predictions", show: bool | None = None
@@ -53,8 +76,8 @@ def _bar(what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
 
         def tick(count: int) -> None:
             done = bar.tasks[task].completed + count
-            seconds = max(time.monotonic() - started, 1e-9)
-            bar.update(task, advance=count, rate=f"{humane(done / seconds)} {unit}/s")
+            seconds = time.monotonic() - started
+            bar.update(task, advance=count, rate=pace(done, seconds, unit))
 
         yield tick
 
@@ -69,10 +92,8 @@ def _lines(what: str, total: int, unit: str) -> Callable[[int], None]:
         now = time.monotonic()
         if now - started > _QUIET_SECONDS and now - last > _LINE_SECONDS:
             last = now
-            rate = done / (now - started)
-            left = (total - done) / max(rate, 1e-9)
-            print(
-                f"{what}: {done / total:.0%}, {humane(rate)} {unit}/s, {left:.0f} s left", file=sys.stderr, flush=True
-            )
+            taken = now - started
+            left = duration((total - done) * taken / max(done, 1e-9))
+            print(f"{what}: {done / total:.0%}, {pace(done, taken, unit)}, {left} left", file=sys.stderr, flush=True)
 
     return tick
