@@ -9,8 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dropscope import inputs
@@ -18,7 +20,7 @@ from dropscope.errors import BadInput
 from dropscope.studies.transformer_profile.checkpoints import Described
 
 LONG_TEXTS = ("skip", "cut")
-WASTE = 0.10  # of a batch at most, as padding
+WASTE = 0.10  # of all tokens at most, as padding
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,21 +98,35 @@ class TokenBatch:
 
 
 def length_sorted(encoded: Encoded, at_most: int) -> list[TokenBatch]:
-    """The items in order of length, in batches of at most so many, each with at most a tenth of padding."""
-    lengths = [len(tokens) for tokens in encoded.tokens]
-    order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
-    found: list[list[int]] = []
-    real = 0
-    for i in order:
-        # In rising order the newcomer is the longest: it decides the padding of those before it.
-        fits = found and len(found[-1]) < at_most
-        if fits and real + lengths[i] >= (1 - WASTE) * lengths[i] * (len(found[-1]) + 1):
-            found[-1].append(i)
-            real += lengths[i]
-        else:
-            found.append([i])
-            real = lengths[i]
-    return [TokenBatch(torch.tensor(rows), encoded.keys[torch.tensor(rows)], encoded.inputs(rows)) for rows in found]
+    """The items in order of length, in as few batches as a tenth of padding allows, none of more than so many."""
+    lengths = np.array([len(tokens) for tokens in encoded.tokens])
+    order = np.argsort(lengths, kind="stable")
+    ends = _fewest(lengths[order])
+    pieces = [order[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
+    found = [torch.from_numpy(piece[i : i + at_most]) for piece in pieces for i in range(0, len(piece), at_most)]
+    return [TokenBatch(rows, encoded.keys[rows], encoded.inputs(rows.tolist())) for rows in found]
+
+
+def _fewest(rising: NDArray[np.int64]) -> list[int]:
+    """Where to cut lengths in rising order, so that the fewest pieces have little padding: the end of each piece.
+
+    >>> _fewest(np.array([10, 10, 30, 31])), _fewest(np.array([10, 10, 10, 11]))
+    ([2, 4], [4])
+    """
+    sizes, counts = np.unique(rising, return_counts=True)
+    below = np.concatenate([[0], np.cumsum(counts)])
+    # piece[i, j]: tokens computed where the sizes i to j − 1 are one piece
+    piece = np.triu((below[None, :] - below[:, None]) * np.concatenate([[0], sizes])[None, :]).astype(float)
+    piece[np.tril_indices(len(below))] = np.inf
+    best, cuts = piece[0], [np.zeros(len(below), dtype=np.int64)]
+    while best[-1] * (1 - WASTE) > rising.sum() and len(cuts) < len(sizes):
+        through = best[:, None] + piece
+        cuts.append(through.argmin(0))
+        best = through.min(0)
+    ends = [len(sizes)]
+    for last in reversed(cuts[1:]):
+        ends.append(int(last[ends[-1]]))
+    return [int(below[end]) for end in reversed(ends)]
 
 
 def padding(batches: Sequence[TokenBatch]) -> float:
