@@ -38,7 +38,7 @@ def arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def batch_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     """How many examples the first tensor holds along dimension 0."""
-    first = next(tensors((args, kwargs)), None)
+    first = next(iter(tensors((args, kwargs))), None)
     if first is None:
         raise BadInput(
             "inputs hold at least one tensor", "inputs", (args, kwargs), "pass a tensor, a tuple or a dict of tensors"
@@ -95,7 +95,7 @@ def moved(
 
 def flat(output: Any) -> list[Tensor]:
     """Every tensor of a model's output."""
-    return list(tensors(dict(output) if hasattr(output, "keys") else output))
+    return tensors(dict(output) if hasattr(output, "keys") else output)
 
 
 def fingerprints(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -21,9 +21,8 @@ from dropscope.visitor import Point
 
 _MARK = "_dropscope_owed"
 _SUMS = ADDS - {"add_", "__iadd__"}
-# Asked of a value, these say nothing about what is in it.
+# Asked of a value, these say nothing about what is in it (nor do `recognise.QUESTIONS`, of which a walk tells nobody).
 _ABOUT = {getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda")}
-_ABOUT |= {Tensor.size, Tensor.dim, Tensor.stride, Tensor.is_contiguous, Tensor.numel, Tensor.is_floating_point}
 
 
 class Chains:

@@ -37,6 +37,8 @@ RESHAPED = ELEMENTWISE | frozenset(
     {"view", "reshape", "transpose", "permute", "flatten", "unflatten", "squeeze", "unsqueeze", "swapaxes", "movedim"}
 )
 SPLITS = frozenset({"chunk", "split"})  # the halves of a gated feed-forward layer
+# Asked of a value, these say nothing about what is in it, and return no value.
+QUESTIONS = frozenset({"size", "dim", "stride", "numel", "is_contiguous", "is_floating_point", "is_complex", "__len__"})
 _DROPOUT_CLASS = re.compile(r"Dropout|DropPath|StochasticDepth")
 _DROPOUT_RATE_FIELDS = ("p", "drop_prob", "drop_rate", "rate")
 

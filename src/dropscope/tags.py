@@ -7,13 +7,16 @@ identity by weak reference, so nothing is kept alive and nothing is left on anyb
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from dropscope import recognise
+
+_SEQUENCES = (tuple, list)
+_CONTAINERS = (tuple, list, dict)
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,9 @@ class Tag:
 
     def descends_from(self, index: int) -> bool:
         return bool(self.past >> index & 1)
+
+
+_NOTHING = Tag()
 
 
 class Tags:
@@ -54,12 +60,13 @@ class Tags:
     def make(self, value: Tensor, parents: Sequence[Tag], **known: Any) -> Tag:
         """Tags a new value: it descends from its parents and is laid out like the deepest of them."""
         self._count += 1
-        main = max(parents, key=lambda tag: tag.depth, default=Tag())
-        past = 1 << self._count
+        main, past = _NOTHING, 1 << self._count
         for parent in parents:
             past |= parent.past
-        tag = Tag(maps=main.maps and value.dim() > 2, depth=main.depth, index=self._count, past=past)
-        tag = replace(tag, **known) if known else tag
+            if parent.depth > main.depth or main is _NOTHING:
+                main = parent
+        laid_out = {"maps": main.maps and value.dim() > 2, "depth": main.depth}
+        tag = Tag(index=self._count, past=past, **{**laid_out, **known})
         self.set(value, tag)
         return tag
 
@@ -67,13 +74,13 @@ class Tags:
         self, value: Tensor, before: Tag | None, origin: tuple[str, int], kind: str, fan_in: int
     ) -> Tag:
         """Tags the output of a layer; embeddings add no depth: what they are summed into is no residual branch."""
-        before = before or Tag()
+        before = before or _NOTHING
         depth = before.depth + (kind != "embedding")
         known = {"origin": origin, "source": before.index, "fan_in": fan_in, "maps": kind == "conv", "depth": depth}
         return self.make(value, [before], **known)
 
 
-def survives(name: str, parents: Sequence[Tag], module_path: str) -> dict[str, Any]:
+def survives(name: str, parents: Sequence[Tag], module_path: Callable[[], str]) -> dict[str, Any]:
     """What is still known of a value after the function `name`: everything, some, or nothing."""
     if not parents:
         return {}
@@ -91,7 +98,7 @@ def survives(name: str, parents: Sequence[Tag], module_path: str) -> dict[str, A
     if name in recognise.SPLITS:
         return {"fan_in": tag.fan_in}
     if name == "softmax":
-        return {"attention": module_path}
+        return {"attention": module_path()}
     return {}
 
 
@@ -113,13 +120,18 @@ def residual_branch(left: Tag, right: Tag) -> int | None:
     return None
 
 
-def tensors(structure: Any) -> Iterator[Tensor]:
+def tensors(structure: Any) -> list[Tensor]:
     """Every tensor in nested tuples, lists and dicts."""
     if isinstance(structure, Tensor):
-        yield structure
-    elif isinstance(structure, tuple | list):
-        for part in structure:
-            yield from tensors(part)
-    elif isinstance(structure, dict):
-        for part in structure.values():
-            yield from tensors(part)
+        return [structure]
+    if isinstance(structure, dict):
+        structure = structure.values()
+    elif not isinstance(structure, _SEQUENCES):
+        return []
+    found: list[Tensor] = []
+    for part in structure:
+        if isinstance(part, Tensor):
+            found.append(part)
+        elif isinstance(part, _CONTAINERS):
+            found += tensors(part)
+    return found

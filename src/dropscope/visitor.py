@@ -61,7 +61,7 @@ class Visitor(Protocol):
         return None
 
     def before(self, func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
-        """Told of every function before it runs; what it returns runs in its place, with the same arguments."""
+        """Told of every function before it runs, but for mere questions; what it returns runs in its place."""
         return func
 
     def settle(self) -> None:

@@ -35,7 +35,9 @@ def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | N
     current: list[Walk] = []
     handles = []
 
-    def before(path: str) -> Any:
+    def before(part: _Part) -> Any:
+        path = part.path
+
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if threading.get_ident() != thread:
                 return None
@@ -47,16 +49,16 @@ def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | N
                 visitor.begin(args, kwargs)
                 current.append(Walk(visitor))
                 current[0].start(args, kwargs)
-            return current[0].enter(path, module, args, kwargs)
+            return current[0].enter(part, args, kwargs)
 
         return hook
 
-    def after(path: str) -> Any:
+    def after(part: _Part) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            if threading.get_ident() != thread or not current or not current[0].inside(path, module):
+            if threading.get_ident() != thread or not current or not current[0].inside(part):
                 return None
             try:
-                return current[0].leave(path, module, output)
+                return current[0].leave(part, output)
             finally:
                 if current[0].finished:
                     current.pop().__exit__(None, None, None)
@@ -68,7 +70,8 @@ def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | N
         for name, module in model.named_modules():
             if "parametrizations" in name.split("."):
                 continue  # computes a weight whenever somebody reads it: no part of the forward
-            start, end = before(name or ROOT), after(name or ROOT)
+            part = _Part.of(name or ROOT, module)
+            start, end = before(part), after(part)
             setattr(start, OURS, True)
             setattr(end, OURS, True)
             handles.append(module.register_forward_pre_hook(start, prepend=True, with_kwargs=True))
@@ -99,47 +102,44 @@ class Walk(TorchFunctionMode):
             self._tags.make(value, [])
         self.__enter__()
 
-    def inside(self, path: str, module: nn.Module) -> bool:
-        return bool(self._stack) and self._stack[-1].path == path and self._stack[-1].module is module
+    def inside(self, part: _Part) -> bool:
+        return bool(self._stack) and self._stack[-1].part is part
 
     @property
     def finished(self) -> bool:
         return not self._stack
 
-    def enter(self, path: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        first = next(tensors((args, kwargs)), None)
+    def enter(self, part: _Part, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        first = next(iter(tensors((args, kwargs))), None)
         before = self._tags.get(first)
-        call = self._count(path, "module")
-        self._stack.append(_Frame(path, module, call, first, before))
-        if recognise.is_composite_activation(module):
+        call = self._count(part.path, "module")
+        self._stack.append(_Frame(part, call, first, before))
+        if part.composite:
             self._in_activation += 1
             if first is None or before is None or before.origin is None:
                 return None
             shown = self._show(Point(*before.origin, "before_activation"), first, "activation")
-        elif (
-            _is_whole(path, module)
-            or first is None
-            or not first.is_floating_point()
-            or recognise.kind(module) in ("norm", "activation", "dropout")
-        ):
+        elif part.whole or first is None or part.kind in ("norm", "activation", "dropout"):
             return None
         else:
-            shown = self._show(Point(path, call, "input"), first, recognise.kind(module))
+            point = Point(part.path, call, "input")
+            if not self._visitor.wants(point) or not first.is_floating_point():
+                return None
+            shown = self._show(point, first, part.kind)
         return None if shown is first else _replaced((args, kwargs), first, shown)
 
-    def leave(self, path: str, module: nn.Module, output: Any) -> Any:
+    def leave(self, part: _Part, output: Any) -> Any:
         frame = self._stack.pop()
-        kind = recognise.kind(module)
-        composite = recognise.is_composite_activation(module)
-        self._in_activation -= composite
+        path, module, kind = part.path, part.module, part.kind
+        self._in_activation -= part.composite
         if kind not in ("dropout", "norm"):
             self._visitor.settle()
         value = _main_value(output)
-        if _is_whole(path, module) or value is None or not value.is_floating_point():
+        if part.whole or value is None or not value.is_floating_point():
             return output
         parents = [tag for tag in (self._tags.get(value), frame.before) if tag is not None]
         shown = value
-        if composite and frame.before is not None:
+        if part.composite and frame.before is not None:
             shown = self._activated(shown, frame.before, "", False)
         elif kind in recognise.LAYERS:
             fan_in, fan_out = recognise.widths(module)
@@ -183,6 +183,8 @@ class Walk(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "") or ""
+        if name in recognise.QUESTIONS:
+            return func(*args, **kwargs)
         func = self._visitor.before(func, name, args, kwargs)
         if not self._stack:
             return func(*args, **kwargs)
@@ -196,7 +198,7 @@ class Walk(TorchFunctionMode):
             return self._add(func, name, args, kwargs)
         if name in recognise.ACTIVATIONS and not self._in_activation and args:
             return self._activation(func, name, args, kwargs)
-        if name in recognise.LINEARS and recognise.layer_kind(self._stack[-1].module) is None:
+        if name in recognise.LINEARS and recognise.layer_kind(self._stack[-1].part.module) is None:
             return self._functional_layer(func, name, args, kwargs)
         if name in recognise.PRODUCTS:
             args = self._attention_product(args)
@@ -207,18 +209,19 @@ class Walk(TorchFunctionMode):
         parents = self._tags.of(args, kwargs)
         output = func(*args, **kwargs)
         if parents:
-            known = survives(name, parents, self._path_around(nn.Softmax))
+            known = survives(name, parents, lambda: self._path_around(nn.Softmax))
             for value in tensors(output):
                 self._tags.make(value, parents, **known)
         return output
 
     def _path_around(self, leaf: type[nn.Module]) -> str:
         """The path of the module we are in, looking through modules that only wrap a function."""
-        return next((frame.path for frame in reversed(self._stack) if not isinstance(frame.module, leaf)), ROOT)
+        parts = (frame.part for frame in reversed(self._stack))
+        return next((part.path for part in parts if not isinstance(part.module, leaf)), ROOT)
 
     def _functional_layer(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Tensor:
         value = args[0] if args else kwargs["input"]
-        site, kind = f"{self._stack[-1].path}:{name}", "linear" if name == "linear" else "conv"
+        site, kind = f"{self._stack[-1].part.path}:{name}", "linear" if name == "linear" else "conv"
         call = self._count(site, "module")
         before = self._tags.get(value)
         value = self._show(Point(site, call, "input"), value, kind)
@@ -247,8 +250,8 @@ class Walk(TorchFunctionMode):
         if tag.origin is not None:
             point = Point(*tag.origin, "after_activation")
             return self._show(point, output, "activation", in_place, name in recognise.HOMOGENEOUS)
-        if name and recognise.kind(self._stack[-1].module) != "activation":
-            site = f"{self._stack[-1].path}:{name.rstrip('_')}"
+        if name and self._stack[-1].part.kind != "activation":
+            site = f"{self._stack[-1].part.path}:{name.rstrip('_')}"
             return self._show(Point(site, self._count(site, "module"), "output"), output, "activation", in_place)
         return output  # an activation module of its own: shown as that module's output
 
@@ -262,7 +265,7 @@ class Walk(TorchFunctionMode):
             branch = residual_branch(tags[0], tags[1])
         if branch is None:
             return self._called(func, name, args, kwargs)
-        path = self._stack[-1].path
+        path = self._stack[-1].part.path
         call = self._count(path, "residual")
         in_place = name in ("add_", "__iadd__")
         operands = list(args)
@@ -314,7 +317,7 @@ class Walk(TorchFunctionMode):
     def _attention_call(
         self, rate: float, training: bool, dropped: Callable[[], tuple[Tensor, Tensor]]
     ) -> tuple[Point, bool]:
-        path = self._stack[-1].path
+        path = self._stack[-1].part.path
         point = Point(path, self._count(path, "attention"), "weights")
         found = OwnDropout(point, float(rate), "element", "bernoulli", training)
         runs = self._visitor.own_dropout(found)
@@ -331,7 +334,7 @@ class Walk(TorchFunctionMode):
         in_place = name.endswith("_") or kwargs.get("inplace", args[3] if len(args) > 3 else False) is True
         frame = self._stack[-1]
         frame.dropped = True
-        site = frame.path if recognise.kind(frame.module) == "dropout" else f"{frame.path}:{name.rstrip('_')}"
+        site = frame.part.path if frame.part.kind == "dropout" else f"{frame.part.path}:{name.rstrip('_')}"
         skipped = self._fused()
         noise = "alpha" if "alpha" in name else "bernoulli"
         point, kept = self._dropout_point(site, value)
@@ -347,13 +350,13 @@ class Walk(TorchFunctionMode):
 
     def _fused(self) -> bool:
         """Whether we are in a layer that torch runs without its dropout when nobody looks (R5)."""
-        return any(runs_fused(frame.module) for frame in self._stack)
+        return any(runs_fused(frame.part.module) for frame in self._stack)
 
     def _foreign_dropout(self, site: str, frame: _Frame, value: Tensor) -> Tensor:
         """A dropout class that torch does not know: it has run by now, or did nothing in eval."""
-        rate, mask = recognise.dropout_rate(frame.module) or 0.0, recognise.foreign_mask(frame.module)
+        rate, mask = recognise.dropout_rate(frame.part.module) or 0.0, recognise.foreign_mask(frame.part.module)
         point, kept = self._dropout_point(site, value)
-        found = OwnDropout(point, rate, mask, "bernoulli", frame.module.training)
+        found = OwnDropout(point, rate, mask, "bernoulli", frame.part.module.training)
         if self._visitor.own_dropout(found):
             if frame.input is not None:
                 self._visitor.own_ran(found, frame.input, value)
@@ -368,19 +371,30 @@ class Walk(TorchFunctionMode):
         return Point(site, self._count(site, "module" if ":" in site else "dropout"), "output"), False
 
 
-@dataclass
-class _Frame:
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A module and what it is, found out once."""
+
     path: str
     module: nn.Module
+    kind: str
+    composite: bool
+    whole: bool  # the model itself, whose input and output are nobody's values, unless it is a single layer
+
+    @classmethod
+    def of(cls, path: str, module: nn.Module) -> _Part:
+        kind = recognise.kind(module)
+        whole = path == ROOT and kind not in recognise.LAYERS
+        return cls(path, module, kind, recognise.is_composite_activation(module), whole)
+
+
+@dataclass
+class _Frame:
+    part: _Part
     call: int
     input: Tensor | None
     before: Tag | None
     dropped: bool = False  # a dropout function was called in it
-
-
-def _is_whole(path: str, module: nn.Module) -> bool:
-    """The model itself, whose input and output are nobody's values, unless it is a single layer."""
-    return path == ROOT and recognise.kind(module) not in recognise.LAYERS
 
 
 def _main_value(output: Any) -> Tensor | None:
