@@ -65,6 +65,14 @@ def test_what_is_undefined_stays_visible() -> None:
     assert not torch.isfinite(got).any()
 
 
+def test_a_unit_that_its_gain_would_overflow_can_still_be_dropped() -> None:
+    start, chosen, ids, keys = parts(1, [0])
+    value = torch.full((1, 64), 40000.0, dtype=torch.float16, device=DEVICE)
+    plain = noise.disturb(value, keys, 0.5, "bernoulli", "element", LAYOUT)
+    assert torch.equal(noise_kernels.bernoulli(value, start, chosen, ids, 0.5), plain)
+    assert not plain.isnan().any()
+
+
 def call(queries: int, keys: int, mask: str, width: int = 16) -> dict[str, Any]:
     draw = torch.Generator().manual_seed(queries * 100 + keys)
     q, k, v = (torch.randn(2, 3, n, width, generator=draw).to(DEVICE, torch.float16) for n in (queries, keys, keys))
@@ -95,6 +103,19 @@ def test_masks_of_any_shape_are_packed(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(
         noise_kernels.attend(asked, start, chosen, ids, rate).float(), plain, atol=4e-3, rtol=4e-3
     )
+
+
+@pytest.mark.parametrize("lowest", [torch.finfo(torch.float32).min, float("-inf")])
+def test_the_lowest_number_is_no_infinity(lowest: float) -> None:
+    """A row of the lowest number sees all keys alike; a row of −∞ sees none."""
+    asked, rate = call(5, 40, "none"), 0.4
+    asked["attn_mask"] = torch.zeros(5, 40, device=DEVICE)
+    asked["attn_mask"][2], asked["attn_mask"][3, 7:] = lowest, lowest
+    start, chosen, ids, by_plain = parts(2, [1])
+    exact = {name: x.float() if isinstance(x, Tensor) and x.is_floating_point() else x for name, x in asked.items()}
+    plain = explicit.sdpa(exact, lambda w: noise.disturb(w, by_plain, rate, "bernoulli", "element", LAYOUT))
+    got = noise_kernels.attend(asked, start, chosen, ids, rate).float()
+    torch.testing.assert_close(got, plain.nan_to_num(), atol=4e-3, rtol=4e-3)
 
 
 def test_a_query_that_sees_nothing_gets_zeros() -> None:

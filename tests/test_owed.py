@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import dropscope as ds
 import zoo
 from dropscope import injection, noise, owed
+from dropscope.resolve import resolve
 from dropscope.sites import examine
 
 LAYOUT = noise.Layout(0, 1, -1)
@@ -73,13 +74,15 @@ class Post(nn.Module):
 
 
 def both(net: nn.Module, placement: str, counted: list[str], x: Tensor = X) -> tuple[Tensor, Tensor]:
-    """The output as it is, and by the plain path; the noise is the same."""
+    """The output where noise may wait, and by the plain path; the noise is the same."""
     net = net.eval()
-    with torch.no_grad(), ds.injected(net, placement, seed=2) as drawn:
+    site_map = examine(net, (x,), {})
+    live = resolve(ds.Placement.parse(placement), site_map)
+    with torch.no_grad(), injection.disturbed(net, live, site_map, 2, may_wait=True) as drawn:
         fast = drawn.at(pass_=1, ids=range(len(x))) and net(x)
     counted.append("|")
-    with torch.no_grad(), ds.injected(net, placement, seed=2) as drawn:
-        drawn.watcher = lambda *shown: None  # nothing waits while somebody watches
+    with torch.no_grad(), ds.injected(net, placement, seed=2, site_map=site_map) as drawn:
+        drawn.watcher = lambda *shown: None  # who watches gets plain torch
         slow = drawn.at(pass_=1, ids=range(len(x))) and net(x)
     return fast, slow
 
@@ -99,12 +102,38 @@ MOMENTS: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "the operand is overwritten": (lambda: Post(after=lambda d, s, n, x: x.mul_(0) + s + n), ["norm", "noise", "sum"]),
     "the sum is in place": (lambda: Post(between=lambda d, x: d.add_(x)), ["noise"]),
     "two that wait": (lambda: _TwoBranches(), ["noise", "norm"]),
+    "a norm with strides": (lambda: _Strided(), ["noise", "sum"]),
+    "a norm with every argument": (lambda: _Spelled(), ["norm"]),
+    "a sum that only has the name": (lambda: _Named(), ["noise"]),
 }
 
 
 class _TwoBranches(Post):
     def forward(self, x: Tensor) -> Tensor:
         return self.norm(self.dropout(self.dense(x)) + self.dropout(self.dense(x * 2)))
+
+
+class _Strided(Post):
+    def forward(self, x: Tensor) -> Tensor:
+        weight = torch.stack([self.norm.weight, self.norm.bias], 1)[:, 0]
+        dropped = self.dropout(self.dense(x))
+        return F.layer_norm(dropped + x, (16,), weight, self.norm.bias)
+
+
+class _Spelled(Post):
+    def forward(self, x: Tensor) -> Tensor:
+        dropped = self.dropout(self.dense(x))
+        return torch.layer_norm(dropped + x, (16,), weight=self.norm.weight, bias=self.norm.bias, cudnn_enable=False)
+
+
+@torch.library.custom_op("dropscope_tests::add", mutates_args=())
+def _sum_of_another_kind(one: Tensor, other: Tensor) -> Tensor:
+    return one - 2 * other
+
+
+class _Named(Post):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(torch.ops.dropscope_tests.add(self.dropout(self.dense(x)), x))
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -142,3 +171,56 @@ def test_only_dropouts_seen_in_a_chain_wait() -> None:
     assert {point.name for point in examine(nn.Sequential(early), (X,), {}).chained} == {"0.dropout1"}
     late = nn.TransformerEncoderLayer(16, 2, 32, 0.1, batch_first=True)
     assert {point.name for point in examine(nn.Sequential(late), (X,), {}).chained} == {"0.dropout1", "0.dropout2"}
+
+
+def test_where_the_code_is_not_known_nothing_waits(counted: list[str]) -> None:
+    net = nn.Sequential(nn.Linear(16, 16), Post()).eval()
+    with torch.no_grad(), ds.injected(net, "own"):
+        net(X)
+    assert counted == ["noise"]
+
+
+def test_where_gradients_flow_nothing_waits(counted: list[str]) -> None:
+    net = nn.Sequential(nn.Linear(16, 16), Post()).eval().requires_grad_(False)
+    net[1].norm.weight.requires_grad_(True)
+    site_map = examine(net, (X,), {})
+    with injection.disturbed(net, resolve(ds.Placement.parse("own"), site_map), site_map, may_wait=True):
+        assert net(X).requires_grad
+    assert counted == ["noise"]
+
+
+def test_a_mask_is_packed_again_when_it_changed(counted: list[str]) -> None:
+    made: list[int] = []
+    sys.modules["dropscope.noise_kernels"].packed = lambda mask, keys: made.append(keys) or mask.clone()  # type: ignore[attr-defined]
+    noise_of = injection.Noise(nn.Linear(1, 1), None, 0, "per_example", None, {})
+    mask, key = torch.ones(1, 1, 4, 1, dtype=torch.bool), torch.zeros(1, 1, 8, 2)
+    first = noise_of._bits({"attn_mask": mask, "key": key})
+    assert noise_of._bits({"attn_mask": mask[:], "key": key}) is first
+    mask[0, 0, 0] = False
+    assert not noise_of._bits({"attn_mask": mask, "key": key})[0, 0, 0]  # type: ignore[index]
+    noise_of._bits({"attn_mask": mask, "key": torch.zeros(1, 1, 9, 2)})
+    assert made == [8, 8, 9]
+
+
+def test_an_interrupted_forward_leaves_nothing_unwritten_and_nothing_behind(counted: list[str]) -> None:
+    kept: list[Tensor] = []
+    strike = [False]
+
+    def between(dropped: Tensor, x: Tensor) -> Tensor:
+        if strike[0]:
+            kept.append(dropped)
+            raise KeyboardInterrupt
+        return dropped
+
+    net = nn.Sequential(nn.Linear(16, 16), Post(between)).eval()
+    site_map = examine(net, (X,), {})
+    live = resolve(ds.Placement.parse("own"), site_map)
+    with torch.no_grad(), injection.disturbed(net, live, site_map, may_wait=True) as drawn:
+        strike[0] = True
+        with pytest.raises(KeyboardInterrupt):
+            drawn.at(pass_=1, ids=range(3)) and net(X)
+        strike[0] = False
+        again = drawn.at(pass_=1, ids=range(3)) and net(X)
+    assert kept[0].isfinite().all()
+    with torch.no_grad(), injection.disturbed(net, live, site_map) as drawn:
+        torch.testing.assert_close(drawn.at(pass_=1, ids=range(3)) and net(X), again)

@@ -33,14 +33,17 @@ class Tally:
         tiny = torch.finfo(before.dtype).tiny  # below it a factor is lost in rounding: attention weights of masked keys
         before, after = before.detach().double(), after.detach().double()
         if mask != "element" and layout is not None and layout.batch_dim is not None:
-            alive = _per_unit(before.abs(), mask, layout) >= tiny
-            # What is common to a unit's values keeps its sign this way: Gaussian factors may be negative.
-            factor = _per_unit(after * before, mask, layout)[alive] / _per_unit(before.square(), mask, layout)[alive]
+            size = _per_unit(before.abs(), mask, layout)
+            alive = size >= tiny
+            # The factor that a unit's values have in common keeps its sign: Gaussian ones may be negative.
+            factor = _per_unit(after * before.sign(), mask, layout)[alive] / size[alive]
+            gone = _per_unit(after.abs(), mask, layout)[alive] == 0
         else:
             alive = before.abs() >= tiny
             factor = after[alive] / before[alive]
+            gone = factor == 0
         self.units += int(alive.sum())
-        self.dropped += int((factor == 0).sum())
+        self.dropped += int(gone.sum())
         self.total += float(factor.sum())
         self.squares += float((factor - 1).square().sum())
 

@@ -38,6 +38,7 @@ class Noise(Visitor):
         masks: str,
         site_map: SiteMap | None,
         live: dict[Point, Live] | None,
+        may_wait: bool = False,
     ) -> None:
         self.placement = placement
         self.seed = seed
@@ -53,7 +54,8 @@ class Noise(Visitor):
         self._live = live
         self._more_calls: dict[tuple[str, str], Live] | None = None
         self._ledger = Ledger()
-        self._packed: tuple[Tensor, Tensor] | None = None  # the mask that attention was last given, and its bits
+        self._packed: tuple[tuple[Any, ...], Tensor, Tensor] | None = None  # of the mask that attention was last given
+        self._may_wait = may_wait
 
     def at(self, pass_: int | Tensor | Sequence[int] | None = None, ids: Sequence[Any] | Tensor | None = None) -> Noise:
         """What the next forward is: its pass (a number, or one per example) and the ids of its examples.
@@ -100,7 +102,8 @@ class Noise(Visitor):
                     f"{len(self._examples)} ids for {size} examples",
                     "pass as many ids as examples",
                 )
-        self._ledger, self._packed = Ledger(), None
+        self._ledger.settle()
+        self._packed = None
         self._passes = torch.as_tensor(self._calls if self._pass is None else self._pass, dtype=torch.int64).reshape(-1)
         self._calls += 1
 
@@ -128,7 +131,7 @@ class Noise(Visitor):
             if 2 <= value.dim() <= noise_kernels.INNER + 2 and value.is_contiguous():
                 self._check_examples(point, value, live)
                 debt = Debt(value, self._key_parts(point, value.device), live.rate)
-                if self._site_map is not None and point in self._site_map.chained:
+                if self._waits(point, value.device):
                     return self._ledger.owe(debt)
                 return noise_kernels.bernoulli(value, *debt.key, debt.rate)
         keys = self._keys(point, value, live)
@@ -157,12 +160,20 @@ class Noise(Visitor):
         mask, keys = call["attn_mask"], call["key"].shape[2]
         if mask is None or mask.dtype != torch.bool:
             return None
-        if self._packed is None or not _same_memory(self._packed[0], mask):
-            self._packed = mask, noise_kernels.packed(mask, keys)
-        return self._packed[1]
+        if mask.is_inference():  # nothing tells whether it was written to since
+            return noise_kernels.packed(mask, keys)
+        same = mask.data_ptr(), mask.shape, mask.stride(), mask._version, keys
+        if self._packed is None or self._packed[0] != same:
+            self._packed = same, mask, noise_kernels.packed(mask, keys)  # held, so that its memory stays its own
+        return self._packed[2]
+
+    def _waits(self, point: Point, device: torch.device) -> bool:
+        """Whether noise may wait for the sum and the layer norm behind it (`owed`)."""
+        plainly = not torch.is_grad_enabled() and not torch.is_autocast_enabled(device.type)
+        return self._may_wait and plainly and self._site_map is not None and point in self._site_map.chained
 
     def before(self, func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
-        return self._ledger.before(func, name, args, kwargs)
+        return self._ledger.before(func, args, kwargs)
 
     def settle(self) -> None:
         self._ledger.settle()
@@ -211,13 +222,6 @@ class Noise(Visitor):
             )  # fmt: skip
 
 
-def _same_memory(one: Tensor, other: Tensor) -> bool:
-    """Whether two masks, both alive, are the same numbers because they are the same memory."""
-    if one.data_ptr() != other.data_ptr() or one.shape != other.shape or one.stride() != other.stride():
-        return False
-    return not (one.is_inference() or other.is_inference()) and one._version == other._version
-
-
 @contextmanager
 def injected(
     model: nn.Module,
@@ -247,10 +251,15 @@ def injected(
 
 @contextmanager
 def disturbed(
-    model: nn.Module, live: dict[Point, Live], site_map: SiteMap, seed: int = 0, masks: str = "per_example"
+    model: nn.Module,
+    live: dict[Point, Live],
+    site_map: SiteMap,
+    seed: int = 0,
+    masks: str = "per_example",
+    may_wait: bool = False,
 ) -> Iterator[Noise]:
-    """`injected` for values already resolved."""
-    with _open(model, Noise(model, None, seed, masks, site_map, live)) as noise:
+    """`injected` for values already resolved. `may_wait` for a model whose code is known: see `owed`."""
+    with _open(model, Noise(model, None, seed, masks, site_map, live, may_wait)) as noise:
         yield noise
 
 

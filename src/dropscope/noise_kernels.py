@@ -69,7 +69,7 @@ def _dropped(value, other, at, there, word, level, gain, added: tl.constexpr):
     """Units under the mask of `word`, and `other` added to them; rounded as often as plain torch rounds."""
     x = tl.load(value + at, mask=there, other=0.0)
     kept = (x.to(tl.float32) * gain).to(x.dtype)
-    kept = tl.where(word >= level, kept, kept * 0)
+    kept = tl.where(word >= level, kept, x * 0)
     if added:
         kept = (kept.to(tl.float32) + tl.load(other + at, mask=there, other=0.0).to(tl.float32)).to(x.dtype)
     return kept
@@ -223,7 +223,9 @@ def _attend(
             allowed = ((bits[:, None] >> (column % 32)[None, :]) & 1) != 0
         if masked == 2:
             given = tl.load(given_to[:, None] + column[None, :] * mk, mask=here[:, None] & there[None, :], other=0)
-            score += given.to(tl.float32) * 1.4426950408889634
+            # The lowest number of bfloat16 must not become an infinity: a row of such sees all keys alike.
+            added = tl.maximum(given.to(tl.float32) * 1.4426950408889634, -3.0e38)
+            score += tl.where(given == float("-inf"), float("-inf"), added)
         if causal:
             allowed = allowed & (column[None, :] <= row[:, None])
         score = tl.where(allowed, score, float("-inf"))

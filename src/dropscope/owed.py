@@ -3,7 +3,8 @@
 Owns which noise may wait, and what happens instead. Only a dropout that was seen to flow into a sum and that into a
 layer norm, with no other function between, is ever put off (`Chains`, while the model is examined). A value that is
 owed has its shape and its memory, but nothing is written yet: it is paid as soon as anything else happens while
-somebody holds it, be it a function, or a module that returns.
+somebody holds it, be it a function, or a module that returns. Code that reads tensors behind torch's back (scripted
+functions, extensions) would not be noticed, so noise waits only where the caller knows the model's code.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from dropscope.recognise import ADDS
 from dropscope.visitor import Point
 
 _MARK = "_dropscope_owed"
-_SUMS = ADDS - {"add_", "__iadd__"}
+_SUMS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__}
+_NORMS = {torch.layer_norm, F.layer_norm}
 # Asked of a value, these say nothing about what is in it (nor do `recognise.QUESTIONS`, of which a walk tells nobody).
 _ABOUT = {getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda")}
 
@@ -36,13 +38,13 @@ class Chains:
     def dropped(self, point: Point, value: Tensor) -> None:
         self._dropped, self._summed = (point, value), None
 
-    def called(self, func: Any, name: str, args: Any) -> None:
+    def called(self, func: Any, args: Any) -> None:
         if func in _ABOUT:
             return
-        if self._summed is not None and name == "layer_norm":
+        if self._summed is not None and func in _NORMS:
             self.found.add(self._summed)
         dropped, self._dropped, self._summed = self._dropped, None, None
-        if dropped is not None and name in _SUMS and any(value is dropped[1] for value in args[:2]):
+        if dropped is not None and func in _SUMS and any(value is dropped[1] for value in args[:2]):
             self._summed = dropped[0]
 
 
@@ -82,13 +84,13 @@ class Ledger:
                 delattr(value, _MARK)
                 noise_kernels.bernoulli(debt.value, *debt.key, debt.rate, debt.other, value)
 
-    def before(self, func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+    def before(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
         """What to call in the place of `func`: the next step of a chain, or itself, with everything paid."""
         if not self._open or func in _ABOUT:
             return func
-        if name in _SUMS and not kwargs and _addable(args):
+        if func in _SUMS and not kwargs and _addable(args):
             return self._add
-        if name == "layer_norm" and _normable(*args, **kwargs):
+        if func in _NORMS and _normable(*args, **kwargs):
             return _layer_norm
         self.settle()
         return func
@@ -103,7 +105,7 @@ class Ledger:
 
 
 def _layer_norm(
-    input: Tensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *rest: Any
+    input: Tensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any, **__: Any
 ) -> Tensor:
     from dropscope import noise_kernels
 
@@ -114,13 +116,13 @@ def _layer_norm(
 
 
 def _normable(
-    input: Tensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *rest: Any
+    input: Tensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *_: Any, **__: Any
 ) -> bool:
     """Whether the kernel has this norm: of a sum that is owed, over the last dimension, with weight and bias."""
     from dropscope import noise_kernels
 
     debt = _debt(input)
-    affine = isinstance(weight, Tensor) and isinstance(bias, Tensor)
+    affine = all(isinstance(one, Tensor) and one.is_contiguous() for one in (weight, bias))
     if debt is None or debt.other is None or not affine or len(normalized_shape) != 1:
         return False
     return weight.numel() <= noise_kernels.NORMED and weight.device == bias.device == input.device

@@ -146,7 +146,7 @@ class _Recorder(Visitor):
         return value
 
     def before(self, func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
-        self.chains.called(func, name, args)
+        self.chains.called(func, args)
         return func
 
     def own_dropout(self, found: OwnDropout) -> bool:

@@ -7,11 +7,13 @@ The model's own dropout is off in a walk unless the visitor lets it run; its val
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from torch import Tensor, nn
@@ -41,13 +43,15 @@ def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | N
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if threading.get_ident() != thread:
                 return None
+            if path == ROOT and current and not _is_running(current[0].caller):
+                current.pop().__exit__(None, None, None)  # interrupted: torch calls no hooks then
             if not current:
                 if path != ROOT:
                     if alone is not None:
                         alone(path)
                     return None
                 visitor.begin(args, kwargs)
-                current.append(Walk(visitor))
+                current.append(Walk(visitor, sys._getframe(1)))
                 current[0].start(args, kwargs)
             return current[0].enter(part, args, kwargs)
 
@@ -81,14 +85,16 @@ def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | N
         for handle in handles:
             handle.remove()
         for walk in current:
-            walk.__exit__(None, None, None)  # a KeyboardInterrupt: torch calls no hooks then
+            walk.__exit__(None, None, None)
+        visitor.settle()
 
 
 class Walk(TorchFunctionMode):
     """One forward: the module stack, the call counts and the tags."""
 
-    def __init__(self, visitor: Visitor) -> None:
+    def __init__(self, visitor: Visitor, caller: FrameType) -> None:
         super().__init__()
+        self.caller = caller  # what called the model
         self._visitor = visitor
         self._tags = Tags()
         self._stack: list[_Frame] = []
@@ -395,6 +401,13 @@ class _Frame:
     input: Tensor | None
     before: Tag | None
     dropped: bool = False  # a dropout function was called in it
+
+
+def _is_running(frame: FrameType) -> bool:
+    here: FrameType | None = sys._getframe(1)
+    while here is not None and here is not frame:
+        here = here.f_back
+    return here is not None
 
 
 def _main_value(output: Any) -> Tensor | None:

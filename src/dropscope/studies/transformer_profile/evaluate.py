@@ -96,16 +96,19 @@ def evaluate(
 
 
 def difference(on: Bench, placement: Placement, passes: int, masks: str, seed: int) -> tuple[float, float]:
-    """|p in bf16 − p in fp32| over some passes of every item, under the same masks: mean and largest."""
+    """|p in bf16 − p in fp32| over some passes of every item, under the same masks: mean and largest.
+
+    In fp32 no noise waits for what follows, so that this also shows whether waiting changes anything.
+    """
     if on.half is None:
         return 0.0, 0.0
     live = resolve(placement, on.site_map)
 
-    def shown(net: nn.Module) -> Tensor:
-        found = probabilities_of_passes(net, on.site_map, live, on.batches, passes, masks, seed)
+    def shown(net: nn.Module, may_wait: bool) -> Tensor:
+        found = probabilities_of_passes(net, on.site_map, live, on.batches, passes, masks, seed, may_wait=may_wait)
         return torch.cat([p.flatten() for _, _, p in found])
 
-    apart = (shown(on.half) - shown(on.model)).abs()
+    apart = (shown(on.half, True) - shown(on.model, False)).abs()
     return float(apart.mean()), float(apart.max())
 
 

@@ -39,15 +39,17 @@ def probabilities_of_passes(
     masks: str = "per_example",
     seed: int = 0,
     tick: Callable[[int], None] = lambda predictions: None,
+    may_wait: bool = True,
 ) -> Iterator[tuple[TokenBatch, int, Tensor]]:
     """(batch, first pass, probabilities `[passes, items, classes]`) for some passes of a batch at a time, in order.
 
-    The model lies on its device already. A value that all examples share (DeBERTa's relative positions) has one mask
-    per pass, so there one forward holds one pass of the whole batch.
+    The model lies on its device already and is one of the library's, so that noise may wait (`owed`). A value that all
+    examples share (DeBERTa's relative positions) has one mask per pass, so there one forward holds one pass of the
+    whole batch.
     """
     device = next(model.parameters()).device
     shared = any(spec.layout.batch_dim is None for spec in live.values())
-    with torch.no_grad(), precise(), disturbed(model, dict(live), site_map, seed, masks) as noise:
+    with torch.no_grad(), precise(), disturbed(model, dict(live), site_map, seed, masks, may_wait) as noise:
         for batch in batches:
             inputs = {name: value.to(device) for name, value in batch.inputs.items()}
             keys, first = batch.keys.to(device), 0

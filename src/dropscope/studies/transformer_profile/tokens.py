@@ -98,7 +98,7 @@ class TokenBatch:
 
 
 def length_sorted(encoded: Encoded, at_most: int) -> list[TokenBatch]:
-    """The items in order of length, in as few batches as a tenth of padding allows, none of more than so many."""
+    """The items in order of length, in as few pieces as a tenth of padding allows, cut where one has too many."""
     lengths = np.array([len(tokens) for tokens in encoded.tokens])
     order = np.argsort(lengths, kind="stable")
     ends = _fewest(lengths[order])
