@@ -172,7 +172,7 @@ class Noise(Visitor):
         plainly = not torch.is_grad_enabled() and not torch.is_autocast_enabled(device.type)
         return self._may_wait and plainly and self._site_map is not None and point in self._site_map.chained
 
-    def before(self, func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+    def before(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
         return self._ledger.before(func, args, kwargs)
 
     def settle(self) -> None:

@@ -145,7 +145,7 @@ class _Recorder(Visitor):
             self.chains.dropped(point, value)
         return value
 
-    def before(self, func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+    def before(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
         self.chains.called(func, args)
         return func
 

@@ -60,7 +60,7 @@ class Visitor(Protocol):
         """The whole of an attention with its noise at once; None where its weights are to be shown instead."""
         return None
 
-    def before(self, func: Callable[..., Any], name: str, args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
+    def before(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
         """Told of every function before it runs, but for mere questions; what it returns runs in its place."""
         return func
 

@@ -180,7 +180,7 @@ class Walk(TorchFunctionMode):
             return value
         if in_place:
             # The operation writes into its operand, so the noise does too, for whoever else holds that tensor.
-            shown = self._visitor.before(Tensor.copy_, "copy_", (value, shown), {})(value, shown)
+            shown = self._visitor.before(Tensor.copy_, (value, shown), {})(value, shown)
         self._tags.set(shown, tag)
         return shown
 
@@ -191,7 +191,7 @@ class Walk(TorchFunctionMode):
         name = getattr(func, "__name__", "") or ""
         if name in recognise.QUESTIONS:
             return func(*args, **kwargs)
-        func = self._visitor.before(func, name, args, kwargs)
+        func = self._visitor.before(func, args, kwargs)
         if not self._stack:
             return func(*args, **kwargs)
         if name in recognise.DROPOUTS:
