@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,10 +144,24 @@ def test_a_network_that_is_there_is_not_trained_again_and_a_finished_study_does_
 
 
 @pytest.mark.usefixtures("unreported")
-def test_workers_change_no_row(tmp_path: Path) -> None:
+def test_workers_change_no_row_and_every_step_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[str, int, list[int]]] = []
+
+    @contextmanager
+    def showing(what: str, total: int, unit: str, show: bool | None) -> Iterator[Any]:
+        shown.append((what, total, []))
+        yield shown[-1][2].append
+
+    monkeypatch.setattr(under_test, "showing", showing)
     one = run(tiny(tmp_path / "one", n_train=[2]), show=False).rows
     two = run(tiny(tmp_path / "two", n_train=[2], workers=2), show=False).rows
     pd.testing.assert_frame_equal(one, two)
+    for what, total, ticks in shown:
+        # 3 steps of training and 3 passes of 3 test cases, for Bernoulli and Gaussian noise
+        assert (what, total, sum(ticks)) == ("2 networks", 2 * (3 + 3 * 3), total)
+    (tmp_path / "one" / "rows" / "n002-gaussian-0.3.parquet").unlink()
+    run(tiny(tmp_path / "one", n_train=[2]), show=False)
+    assert (shown[-1][0], shown[-1][1], sum(shown[-1][2])) == ("1 networks", 9, 9)
 
 
 @pytest.mark.usefixtures("unreported")

@@ -143,7 +143,7 @@ def test_training_learns_keeps_the_best_and_is_the_same_twice() -> None:
         net = UNet(5, 3, 0.1, "gaussian", features=(4, 8))
         regime = Regime(epochs=None, steps=24, validations=4, batch=1)
         state = torch.get_rng_state()
-        history = train(net, prepared, [0, 1], [3], regime, 0, CPU, show=False)
+        history = train(net, prepared, [0, 1], [3], regime, 0, CPU)
         assert torch.equal(state, torch.get_rng_state())
         return net, history.scores, history.best
 

@@ -11,6 +11,7 @@ import logging
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,13 @@ def fit(
     device: str | torch.device = "cpu",
     show: bool | None = None,
     what: str = "training",
+    tick: Callable[[int], None] | None = None,
 ) -> History:
     """Trains `net` in place and leaves it in eval mode on the CPU with the weights of its best epoch.
 
     `batches` is iterated once per epoch (a DataLoader, or anything with a length that yields batches already on the
-    device). Global random state is afterwards what it was.
+    device). With `tick`, called after every batch, somebody else shows the progress. Global random state is afterwards
+    what it was.
     """
     lightning = _lightning()
     where = torch.device(device)
@@ -72,8 +75,8 @@ def fit(
         warnings.simplefilter("ignore")  # Lightning's advice about workers and logging does not concern the user
         torch.manual_seed(seed)
         trained = _module(lightning, net, recipe)
-        with showing(what, recipe.epochs * len(batches), "batches", show) as tick:  # type: ignore[arg-type]
-            trained.tick = tick
+        total = recipe.epochs * len(batches)  # type: ignore[arg-type]
+        with showing(what, total, "batches", show) if tick is None else nullcontext(tick) as trained.tick:
             _trainer(lightning, recipe, where).fit(trained, train_dataloaders=_Epochs(batches))
     if trained.best_state is None:
         raise BadInput("a network is trained for at least one epoch", "epochs", recipe.epochs, "write epochs=1 or more")

@@ -6,7 +6,7 @@ device before the first step, flipped copies too, so that a step is one gather a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -129,8 +129,7 @@ def train(
     regime: Regime,
     seed: int,
     device: torch.device,
-    show: bool | None = None,
-    what: str = "training",
+    tick: Callable[[int], None] = lambda batches: None,
 ) -> History:
     """Trains `net` in place; it ends on the CPU, in eval, with the weights of its best validation Dice loss."""
     batches = Batches(prepared, cases, regime, seed, device)
@@ -154,7 +153,7 @@ def train(
         optimizer=lambda parameters: torch.optim.Adadelta(parameters, lr=1.0, rho=0.9, eps=1e-6),
         precision=PRECISIONS[regime.precision],
     )
-    history = fit(net, recipe, batches, seed, device, show, what)
+    history = fit(net, recipe, batches, seed, device, tick=tick)
     net.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload] # as it will be when read from its file
     return history
 

@@ -102,6 +102,7 @@ def evaluate(
     passes: int,
     seed: int = 0,
     device: torch.device | str = "cpu",
+    tick: Callable[[int], None] = lambda forwards: None,
 ) -> pd.DataFrame:
     """A row per case and measure: `auprc` (NaN where the case has no errors), errors, voxels, Dice of each class, and
     the uncertainty of the case as a whole.
@@ -123,6 +124,7 @@ def evaluate(
             for p in passes_of(setting, live, batch, passes):
                 kept.update(p.movedim(1, -1))
                 votes.update(p.argmax(1))
+                tick(batch.n)
             rows += _rows(kept, votes, plain, label, prepared, [place[name] for name in batch.ids])
     return pd.DataFrame(rows)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,6 +39,8 @@ from dropscope.whole import write_whole
 DROPOUT = ("training", "inference")
 PREPARED = "prepared.safetensors"
 _MOST_WORKERS = 8
+_LOOK = 1.0  # seconds between two looks at what the workers have done
+Tick = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,15 @@ def with_dropout(net: nn.Module, rate: float, noise: str, dims: int) -> nn.Modul
     return net
 
 
-def do(work: Work, network: Network, prepared: Prepared, show: bool | None = False) -> str:
+def _steps(work: Work, network: Network) -> int:
+    """What is left to do of a unit: training steps and forwards of test cases."""
+    rounds, each = work.regime.rounds(network.n_train)
+    training = 0 if work.weights_file(network).exists() else rounds * each
+    missing = [e for e in network.experiments if not work.rows_file(e).exists()]
+    return training + len(missing) * work.passes * len(work.split.test)
+
+
+def do(work: Work, network: Network, prepared: Prepared, tick: Tick) -> str:
     """One unit: trains the network if it is not there, evaluates each experiment whose rows are not there."""
     device = torch.device(work.device)
     cases = work.split.first(network.n_train)
@@ -174,15 +184,13 @@ def do(work: Work, network: Network, prepared: Prepared, show: bool | None = Fal
     net = trained_once(
         work.weights_file(network),
         lambda: work.fresh(network, prepared),
-        lambda net: train(
-            net, prepared, cases, work.split.validation, work.regime, work.seed, device, show, network.name
-        ),
+        lambda net: train(net, prepared, cases, work.split.validation, work.regime, work.seed, device, tick),
         about,
     )
     for experiment in network.experiments:
         path = work.rows_file(experiment)
         if not path.exists():
-            rows = evaluate(net, prepared, work.split.test, work.text(experiment), work.passes, work.seed, device)
+            rows = evaluate(net, prepared, work.split.test, work.text(experiment), work.passes, work.seed, device, tick)
             rows = pd.DataFrame({"experiment": experiment.name, **asdict(experiment)}, index=rows.index).join(rows)
             write_whole(path, lambda part, rows=rows: rows.to_parquet(part, index=False))  # type: ignore[misc]
     return network.name
@@ -193,27 +201,33 @@ def run_all(work: Work, units: Sequence[Network], workers: int, show: bool | Non
     todo = [unit for unit in units if not all(work.rows_file(e).exists() for e in unit.experiments)]
     # The longest first, so that no worker is left with one at the end.
     todo.sort(key=lambda unit: -unit.n_train if work.regime.steps is None else 0)
-    with showing("networks", len(todo), "networks", show) as tick:
-        for _ in _done(work, todo, min(workers, max(1, len(todo)))):
-            tick(1)
+    with showing(f"{len(todo)} networks", sum(_steps(work, unit) for unit in todo), "steps", show) as tick:
+        _run(work, todo, min(workers, max(1, len(todo))), tick)
     return pd.concat(
         [pd.read_parquet(work.rows_file(e)) for unit in units for e in unit.experiments], ignore_index=True
     )
 
 
-def _done(work: Work, todo: Sequence[Network], workers: int) -> Iterator[str]:
+def _run(work: Work, todo: Sequence[Network], workers: int, tick: Tick) -> None:
     if workers == 1:
         prepared = read_prepared(Path(work.folder) / PREPARED) if todo else None
         for unit in todo:
             assert prepared is not None
-            yield _in_memory(lambda unit=unit: do(work, unit, prepared), workers)  # type: ignore[misc]
+            _in_memory(lambda unit=unit: do(work, unit, prepared, tick), workers)  # type: ignore[misc]
         return
     spawning = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    with ProcessPoolExecutor(workers, spawning, _start, (work,)) as pool:
+    steps, seen = spawning.Value("q", 0), 0
+    with ProcessPoolExecutor(workers, spawning, _start, (work, steps)) as pool:
         futures = [pool.submit(_do_here, unit) for unit in todo]
+        waiting = set(futures)
         try:
-            for future in as_completed(futures):
-                yield _in_memory(future.result, workers)
+            while waiting:
+                finished, waiting = wait(waiting, timeout=_LOOK, return_when=FIRST_COMPLETED)
+                done = steps.value
+                tick(done - seen)
+                seen = done
+                for future in finished:
+                    _in_memory(future.result, workers)
         finally:
             for future in futures:
                 future.cancel()
@@ -230,17 +244,22 @@ def _in_memory(result: Callable[[], str], workers: int) -> str:
         ) from error
 
 
-_here: dict[str, Any] = {}  # of a worker process: its work and volumes, read once
+_here: dict[str, Any] = {}  # of a worker process: its work and volumes, read once, and the steps that all have done
 
 
-def _start(work: Work) -> None:
+def _start(work: Work, steps: Any) -> None:
     if work.threads:
         torch.set_num_threads(work.threads)
-    _here.update(work=work, prepared=read_prepared(Path(work.folder) / PREPARED))
+    _here.update(work=work, prepared=read_prepared(Path(work.folder) / PREPARED), steps=steps)
 
 
 def _do_here(unit: Network) -> str:
-    return do(_here["work"], unit, _here["prepared"])
+    return do(_here["work"], unit, _here["prepared"], _tick_here)
+
+
+def _tick_here(count: int) -> None:
+    with _here["steps"].get_lock():
+        _here["steps"].value += count
 
 
 def fitting_workers(
