@@ -1,4 +1,4 @@
-"""Triton kernels that put Bernoulli noise on values in one trip through memory: keys, hash, compare, multiply.
+"""Triton kernels that put Bernoulli noise on values in one trip through memory, with the sum and layer norm behind it.
 
 Owns the kernels alone; `injection.Noise` says when they apply. The bits are those of `noise.bits`, to the last. In
 attention no softmax weight ever reaches memory, and sums run in fp32.
