@@ -48,7 +48,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return F.layer_norm(noisy(value, start, p, e, rate) + other, weight.shape, weight, bias, epsilon)
 
     fake = types.ModuleType("dropscope.noise_kernels")
-    fake.__dict__.update(bernoulli=bernoulli, normed=normed, INNER=2, NORMED=4096, HEAD_WIDTHS=())
+    fake.__dict__.update(
+        bernoulli=bernoulli, normed=normed, takes=lambda value: value.is_contiguous(), NORMED=4096, HEAD_WIDTHS=()
+    )
     monkeypatch.setitem(sys.modules, "dropscope.noise_kernels", fake)
     monkeypatch.setattr(ds, "noise_kernels", fake, raising=False)
     monkeypatch.setattr(injection, "runs_kernels", lambda device: True)

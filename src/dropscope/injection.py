@@ -128,7 +128,7 @@ class Noise(Visitor):
         if self._in_one_trip(value, live):
             from dropscope import noise_kernels
 
-            if 2 <= value.dim() <= noise_kernels.INNER + 2 and value.is_contiguous():
+            if noise_kernels.takes(value):
                 self._check_examples(point, value, live)
                 debt = Debt(value, self._key_parts(point, value.device), live.rate)
                 if self._waits(point, value.device):
@@ -148,7 +148,8 @@ class Noise(Visitor):
         from dropscope import noise_kernels
 
         alike = query.shape[1] == key.shape[1] and value.shape[-1] == query.shape[-1] in noise_kernels.HEAD_WIDTHS
-        if not alike or any(part.stride(-1) != 1 for part in (query, key, value)):
+        rising = call["scale"] is None or call["scale"] > 0
+        if not alike or not rising or any(part.stride(-1) != 1 for part in (query, key, value)):
             return None
         self._check_examples(point, query, live)
         return noise_kernels.attend(call, *self._key_parts(point, query.device), live.rate, self._bits(call))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dropscope import noise
 
+_ROWS = 2**31 - 2**12  # that int32 counts, with a tile to spare
 HEAD_WIDTHS = (16, 32, 64, 128)  # that attention has tiles for
 INNER = 2  # dimensions between the examples and the last one, at most
 NORMED = 4096  # columns of a layer norm, at most: a row stays in registers
@@ -44,7 +45,8 @@ def _word(state, column):
     """The last step of `noise.bits`: int32 from the 64-bit state of a row and the last coordinate."""
     v = (column * _GOLDEN_32) ^ state.to(tl.int32)
     v = (v ^ ((v >> 16) & 0xFFFF)) * _FIRST_32
-    v = ((v ^ ((v >> 15) & 0x1FFFF)) + (state >> 32).to(tl.int32)) * _SECOND_32
+    # The upper half of the state is multiplied by itself, once a row: then product and sum are one instruction.
+    v = (v ^ ((v >> 15) & 0x1FFFF)) * _SECOND_32 + (state >> 32).to(tl.int32) * _SECOND_32
     v = (v ^ ((v >> 16) & 0xFFFF)) * _THIRD_32
     return v ^ ((v >> 15) & 0x1FFFF)
 
@@ -53,26 +55,15 @@ def _word(state, column):
 def _row_state(
     start, passes, examples, row, here, first_size, second_size, pass_step: tl.constexpr, inner: tl.constexpr
 ):
-    """The 64-bit states of rows of the last dimension."""
+    """The 64-bit states of rows of the last dimension. Rows are int32: long integers divide slowly."""
     example = row // (first_size * second_size)
     state = _absorb(start, tl.load(passes + example * pass_step, mask=here, other=0))
     state = _absorb(state, tl.load(examples + example, mask=here, other=0))
     if inner > 0:
-        state = _absorb(state, (row // second_size) % first_size)
+        state = _absorb(state, ((row // second_size) % first_size).to(tl.int64))
     if inner > 1:
-        state = _absorb(state, row % second_size)
+        state = _absorb(state, (row % second_size).to(tl.int64))
     return state
-
-
-@triton.jit
-def _dropped(value, other, at, there, word, level, gain, added: tl.constexpr):
-    """Units under the mask of `word`, and `other` added to them; rounded as often as plain torch rounds."""
-    x = tl.load(value + at, mask=there, other=0.0)
-    kept = (x.to(tl.float32) * gain).to(x.dtype)
-    kept = tl.where(word >= level, kept, x * 0)
-    if added:
-        kept = (kept.to(tl.float32) + tl.load(other + at, mask=there, other=0.0).to(tl.float32)).to(x.dtype)
-    return kept
 
 
 @triton.jit(do_not_specialize=["start", "rows", "first_size", "second_size", "level"])
@@ -81,33 +72,72 @@ def _bernoulli(
     pass_step: tl.constexpr, inner: tl.constexpr, added: tl.constexpr, high: tl.constexpr, wide: tl.constexpr,
 ):  # fmt: skip
     """`high` rows of the last dimension, `wide` units of each."""
-    row = tl.program_id(0).to(tl.int64) * high + tl.arange(0, high)
+    row = tl.program_id(0) * high + tl.arange(0, high)
     column = tl.program_id(1) * wide + tl.arange(0, wide)
     here = row < rows
     state = _row_state(start, passes, examples, row, here, first_size, second_size, pass_step, inner)
     word = _word(state[:, None], column[None, :])
-    at = row[:, None] * columns + column[None, :]
+    at = row.to(tl.int64)[:, None] * columns + column[None, :]
     there = here[:, None] & (column < columns)[None, :]
-    tl.store(out + at, _dropped(value, other, at, there, word, level, gain, added), mask=there)
+    x = tl.load(value + at, mask=there, other=0.0)
+    kept = tl.where(word >= level, (x.to(tl.float32) * gain).to(x.dtype), x * 0)
+    if added:  # rounded as often as plain torch rounds
+        kept = (kept.to(tl.float32) + tl.load(other + at, mask=there, other=0.0).to(tl.float32)).to(x.dtype)
+    tl.store(out + at, kept, mask=there)
+
+
+@triton.jit
+def _noisy_sum(value, other, row, state, columns, level, gain, begin: tl.constexpr, wide: tl.constexpr):
+    """`wide` units of a row from `begin` on: value under its mask, plus other, in fp32. Beyond the row they are 0."""
+    column = begin + tl.arange(0, wide)
+    inside = column < columns
+    at = row.to(tl.int64) * columns + column
+    x = tl.load(value + at, mask=inside, other=0.0).to(tl.float32)
+    y = tl.load(other + at, mask=inside, other=0.0).to(tl.float32)
+    return x * tl.where(_word(state, column) >= level, gain, 0.0) + y
+
+
+@triton.jit
+def _scaled(out, weight, bias, row, apart, steady, columns, begin: tl.constexpr, wide: tl.constexpr):
+    """Writes that part of a normed row."""
+    column = begin + tl.arange(0, wide)
+    inside = column < columns
+    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+    at = row.to(tl.int64) * columns + column
+    tl.store(out + at, (apart * steady * w + b).to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["start", "rows", "first_size", "second_size", "level"])
 def _normed(
     value, other, weight, bias, passes, examples, out, start, rows, columns, first_size, second_size, level, gain,
-    epsilon, pass_step: tl.constexpr, inner: tl.constexpr, wide: tl.constexpr,
+    epsilon, pass_step: tl.constexpr, inner: tl.constexpr, wide: tl.constexpr, rest: tl.constexpr,
 ):  # fmt: skip
-    """One whole row: noise, sum, layer norm. By one warp where it is short, whose sums need no waiting."""
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, wide)
-    inside = column < columns
+    """One whole row: noise, sum, layer norm. It is `wide` units and then `rest`, because sizes are powers of two; one
+    warp takes it where it is short, whose sums need no waiting."""
+    row = tl.program_id(0)
     state = _row_state(start, passes, examples, row, True, first_size, second_size, pass_step, inner)
-    at = row * columns + column
-    x = _dropped(value, other, at, inside, _word(state, column), level, gain, True).to(tl.float32)
-    apart = tl.where(inside, x - tl.sum(x, 0) / columns, 0.0)
-    steady = tl.rsqrt(tl.sum(apart * apart, 0) / columns + epsilon)
-    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + at, (apart * steady * w + b).to(out.dtype.element_ty), mask=inside)
+    x = _noisy_sum(value, other, row, state, columns, level, gain, 0, wide)
+    total = tl.sum(x, 0)
+    if rest > 0:
+        more = _noisy_sum(value, other, row, state, columns, level, gain, wide, rest)
+        total += tl.sum(more, 0)
+    x -= total / columns  # no unit of the first part lies beyond the row
+    squares = tl.sum(x * x, 0)
+    if rest > 0:
+        more = tl.where(wide + tl.arange(0, rest) < columns, more - total / columns, 0.0)
+        squares += tl.sum(more * more, 0)
+    steady = tl.rsqrt(squares / columns + epsilon)
+    _scaled(out, weight, bias, row, x, steady, columns, 0, wide)
+    if rest > 0:
+        _scaled(out, weight, bias, row, more, steady, columns, wide, rest)
+
+
+def takes(value: Tensor) -> bool:
+    """Whether a value is laid out as `bernoulli` and `normed` want it."""
+    if not 2 <= value.dim() <= INNER + 2 or not value.is_contiguous():
+        return False
+    return value.numel() < _ROWS * max(value.shape[-1], 1)
 
 
 def bernoulli(
@@ -152,10 +182,11 @@ def normed(
     out = torch.empty_like(value)
     shape = _Rows.of(value, rate)
     if shape.rows:
-        wide = triton.next_power_of_2(shape.columns)
+        wide = 1 << (shape.columns.bit_length() - 1)
+        rest = 0 if wide == shape.columns else triton.next_power_of_2(shape.columns - wide)
         _normed[(shape.rows,)](
-            value, other, weight, bias, passes, examples, out, start, *shape, epsilon,
-            pass_step=int(len(passes) > 1), inner=value.dim() - 2, wide=wide, num_warps=max(1, wide // 1024),
+            value, other, weight, bias, passes, examples, out, start, *shape, epsilon, pass_step=int(len(passes) > 1),
+            inner=value.dim() - 2, wide=wide, rest=rest, num_warps=max(1, wide // 1024),
         )  # fmt: skip
     return out
 
@@ -196,8 +227,9 @@ def _attend(
     queries, seen, scale, level, gain, pass_step: tl.constexpr, masked: tl.constexpr, causal: tl.constexpr,
     width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
 ):  # fmt: skip
-    """One head of one example, `rows` queries; keys come `columns` at a time under a running maximum. Scores are in
-    units of log 2. `masked` is 1 for a packed mask, 2 for one to add."""
+    """One head of one example, `rows` queries; keys come `columns` at a time under a running maximum. `scale`, above 0,
+    brings scores to units of log 2, in the step that takes them off the maximum. `masked` is 1 for a packed mask, 2 for
+    one to add."""
     example = (tl.program_id(0) // heads).to(tl.int64)
     head = (tl.program_id(0) % heads).to(tl.int64)
     row = tl.program_id(1) * rows + tl.arange(0, rows)
@@ -210,29 +242,33 @@ def _attend(
     total = tl.zeros((rows,), dtype=tl.float32)
     mixed = tl.zeros((rows, width), dtype=tl.float32)
     given_to = mask + example * mb + head * mh + row * mq
+    bit = 1 << tl.arange(0, columns)
+    unit_of_score = scale
+    if masked == 2:
+        unit_of_score = 1.0
     for begin in range(0, seen, columns):
         column = begin + tl.arange(0, columns)
         there = column < seen
         key = tl.load(
             k + example * kb + head * kh + column[None, :] * kl + unit[:, None], mask=there[None, :], other=0.0
         )
-        score = tl.dot(query, key) * scale
+        score = tl.dot(query, key)
         allowed = there[None, :]
         if masked == 1:  # beyond the last key its bits are 0
-            bits = tl.load(given_to + begin // 32, mask=here, other=0)
-            allowed = ((bits[:, None] >> (column % 32)[None, :]) & 1) != 0
+            bits = tl.load(given_to + begin // 32, mask=here, other=0) >> (begin % 32)
+            allowed = (bits[:, None] & bit[None, :]) != 0
         if masked == 2:
             given = tl.load(given_to[:, None] + column[None, :] * mk, mask=here[:, None] & there[None, :], other=0)
             # The lowest number of bfloat16 must not become an infinity: a row of such sees all keys alike.
             added = tl.maximum(given.to(tl.float32) * 1.4426950408889634, -3.0e38)
-            score += tl.where(given == float("-inf"), float("-inf"), added)
+            score = score * scale + tl.where(given == float("-inf"), float("-inf"), added)
         if causal:
             allowed = allowed & (column[None, :] <= row[:, None])
         score = tl.where(allowed, score, float("-inf"))
         new = tl.maximum(top, tl.max(score, 1))
         level_of = tl.where(new == float("-inf"), 0.0, new)  # a query that sees nothing gets zeros
-        p = tl.exp2(score - level_of[:, None])
-        fade = tl.exp2(top - level_of)
+        p = tl.exp2(score * unit_of_score - (level_of * unit_of_score)[:, None])
+        fade = tl.exp2((top - level_of) * unit_of_score)
         total = total * fade + tl.sum(p, 1)
         kept = tl.where(_word(state[:, None], column[None, :]) >= level, p, 0.0)
         value = tl.load(
