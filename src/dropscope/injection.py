@@ -130,10 +130,10 @@ class Noise(Visitor):
 
             if noise_kernels.takes(value):
                 self._check_examples(point, value, live)
-                debt = Debt(value, self._key_parts(point, value.device), live.rate)
+                key = self._key_parts(point, value.device)
                 if self._waits(point, value.device):
-                    return self._ledger.owe(debt)
-                return noise_kernels.bernoulli(value, *debt.key, debt.rate)
+                    return self._ledger.owe(Debt(value, key, live.rate))
+                return noise_kernels.bernoulli(value, *key, live.rate)
         keys = self._keys(point, value, live)
         after = disturb(value, keys, live.rate, live.noise, live.mask, live.layout)
         if self.watcher is not None:

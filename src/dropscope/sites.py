@@ -6,19 +6,18 @@ the model (same weights, own flags and buffers), so nothing of the user's moves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dropscope import foreign, inputs, models, recognise
 from dropscope.errors import BadInput
 from dropscope.noise import Layout
-from dropscope.owed import Chains
-from dropscope.visitor import About, OwnDropout, Point, Visitor
-from dropscope.walk import walking
+from dropscope.recorder import LAYERDROP, Recorder, is_rate, run, train_run
+from dropscope.visitor import About, OwnDropout, Point
 
 KINDS = (
     "attention",
@@ -93,9 +92,9 @@ def examine(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     twin = models.shadow(model)
     twin.eval()
     with torch.no_grad(), models.random_state_kept():
-        two, three = (_run(twin, args, kwargs, size) for size in (2, 3))
-        again = _run(twin, args, kwargs, 2)
-        train = _train_run(twin, args, kwargs)
+        two, three = (run(twin, args, kwargs, size) for size in (2, 3))
+        again = run(twin, args, kwargs, 2)
+        train = train_run(twin, args, kwargs)
     layouts = {point: _layout(about, two.shapes[point], three.shapes.get(point)) for point, about in two.abouts.items()}
     folded = [point for point, layout in layouts.items() if layout is not None and layout.folded > 1]
     if folded:
@@ -118,96 +117,8 @@ def examine(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     )
 
 
-class _Recorder(Visitor):
-    """A visitor that writes down what it is shown and changes nothing."""
-
-    def __init__(self) -> None:
-        self.abouts: dict[Point, About] = {}
-        self.shapes: dict[Point, tuple[int, ...]] = {}
-        self.own: dict[Point, OwnDropout] = {}
-        self.kept: dict[Point, Tensor] = {}
-        self.keep: frozenset[Point] = frozenset()
-        self.called: set[str] = set()
-        self.output: Any = None
-        self.chains = Chains()
-
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        pass
-
-    def wants(self, point: Point) -> bool:
-        return True
-
-    def visit(self, point: Point, value: Tensor, about: About) -> Tensor:
-        self.abouts[point], self.shapes[point] = about, tuple(value.shape)
-        if point in self.keep:
-            self.kept[point] = value.clone()
-        if about.kind == "dropout":
-            self.chains.dropped(point, value)
-        return value
-
-    def before(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
-        self.chains.called(func, args)
-        return func
-
-    def own_dropout(self, found: OwnDropout) -> bool:
-        self.own[found.point] = found
-        return False
-
-
-def _run(
-    twin: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    size: int,
-    keep: frozenset[Point] = frozenset(),
-    first: int = 0,
-) -> _Recorder:
-    recorder = _Recorder()
-    recorder.keep = keep
-    indices = [(first + i) % inputs.batch_size(args, kwargs) for i in range(size)]
-    some_args, some_kwargs = inputs.take(args, kwargs, indices)
-    hooks = [
-        module.register_forward_hook(lambda *_, name=name: recorder.called.add(name))
-        for name, module in twin.named_modules()
-    ]
-    try:
-        with walking(twin, recorder):
-            recorder.output = twin(*some_args, **some_kwargs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return recorder
-
-
-def _train_run(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Recorder:
-    """The model as its training would call it, dropout recorded, not applied, BatchNorm and LayerDrop held still."""
-    twin.train()
-    for module in twin.modules():
-        if recognise.keeps_running_statistics(module) or recognise.is_foreign_dropout(module):
-            module.training = False
-    config: Any = getattr(twin, "config", None)
-    holders = (*twin.modules(), config)
-    switched = [
-        (holder, name, getattr(holder, name)) for holder in holders for name in _LAYERDROP if _is_rate(holder, name)
-    ]
-    spec_augment = getattr(config, "apply_spec_augment", None)
-    try:
-        for holder, name, _ in switched:
-            setattr(holder, name, 0.0)
-        if spec_augment:
-            config.apply_spec_augment = False
-        recorder = _run(twin, args, kwargs, 2)
-    finally:
-        twin.eval()
-        for holder, name, value in switched:
-            setattr(holder, name, value)
-        if spec_augment:
-            config.apply_spec_augment = spec_augment
-    return recorder
-
-
 def _own_dropouts(
-    twin: nn.Module, train: _Recorder, two: _Recorder, values: Mapping[Point, Value]
+    twin: nn.Module, train: Recorder, two: Recorder, values: Mapping[Point, Value]
 ) -> tuple[dict[Point, OwnDropout], list[str]]:
     """The dropouts that train mode calls at a value we can disturb, and why the others are out of reach."""
     own, unreachable = {}, []
@@ -229,7 +140,7 @@ def _own_dropouts(
     return own, unreachable
 
 
-def _dead(twin: nn.Module, train: _Recorder) -> list[str]:
+def _dead(twin: nn.Module, train: Recorder) -> list[str]:
     """Dropout modules that nothing calls, but for those whose rate an attention reads and applies by itself."""
     served = {(point.name, found.rate) for point, found in train.own.items() if point.position == "weights"}
     return [
@@ -241,14 +152,6 @@ def _dead(twin: nn.Module, train: _Recorder) -> list[str]:
     ]
 
 
-_LAYERDROP = ("layerdrop", "layer_drop", "encoder_layerdrop", "decoder_layerdrop")
-
-
-def _is_rate(holder: object, name: str) -> bool:
-    value = getattr(holder, name, None)
-    return isinstance(value, float) and value > 0
-
-
 def _other_randomness(twin: nn.Module) -> list[str]:
     """What a model draws in train mode that is no dropout of a value: said, never run."""
     found = []
@@ -258,10 +161,10 @@ def _other_randomness(twin: nn.Module) -> list[str]:
             found.append(
                 f"{label}: dropout of rate {module.dropout:g} between its layers runs inside the recurrent kernel"
             )
-        found += [f"{label}: LayerDrop of rate {getattr(module, n):g}" for n in _LAYERDROP if _is_rate(module, n)]
+        found += [f"{label}: LayerDrop of rate {getattr(module, n):g}" for n in LAYERDROP if is_rate(module, n)]
     config: Any = getattr(twin, "config", None)
     if not any("LayerDrop" in text for text in found):
-        found += [f"config: LayerDrop of rate {getattr(config, n):g}" for n in _LAYERDROP if _is_rate(config, n)]
+        found += [f"config: LayerDrop of rate {getattr(config, n):g}" for n in LAYERDROP if is_rate(config, n)]
     if getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0):
         found.append(f"config: SpecAugment of rate {config.mask_time_prob:g}")
     return found
@@ -295,9 +198,9 @@ def _verified(
     if inputs.batch_size(args, kwargs) < 2:
         args, kwargs = inputs.with_second_example(args, kwargs)
     keep = frozenset(folded)
-    there = _run(twin, args, kwargs, 2, keep)
+    there = run(twin, args, kwargs, 2, keep)
     swapped = inputs.take(args, kwargs, [1, 0])
-    back = _run(twin, *swapped, 2, keep)
+    back = run(twin, *swapped, 2, keep)
     checked: dict[Point, Layout | None] = {}
     for point in folded:
         layout = layouts[point]

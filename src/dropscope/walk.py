@@ -12,7 +12,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -21,10 +20,9 @@ from torch.overrides import TorchFunctionMode
 
 from dropscope import explicit, recognise
 from dropscope.models import OURS, runs_fused
+from dropscope.parts import ROOT, Frame, Part, main_value, replaced
 from dropscope.tags import Tag, Tags, passes_norm, residual_branch, survives, tensors
 from dropscope.visitor import About, OwnDropout, Point, Visitor
-
-ROOT = "root"  # what the model itself is called where a value of its own forward needs a name
 
 
 @contextmanager
@@ -37,7 +35,7 @@ def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | N
     current: list[Walk] = []
     handles = []
 
-    def before(part: _Part) -> Any:
+    def before(part: Part) -> Any:
         path = part.path
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -57,7 +55,7 @@ def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | N
 
         return hook
 
-    def after(part: _Part) -> Any:
+    def after(part: Part) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
             if threading.get_ident() != thread or not current or not current[0].inside(part):
                 return None
@@ -74,7 +72,7 @@ def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | N
         for name, module in model.named_modules():
             if "parametrizations" in name.split("."):
                 continue  # computes a weight whenever somebody reads it: no part of the forward
-            part = _Part.of(name or ROOT, module)
+            part = Part.of(name or ROOT, module)
             start, end = before(part), after(part)
             setattr(start, OURS, True)
             setattr(end, OURS, True)
@@ -97,7 +95,7 @@ class Walk(TorchFunctionMode):
         self.caller = caller  # what called the model
         self._visitor = visitor
         self._tags = Tags()
-        self._stack: list[_Frame] = []
+        self._stack: list[Frame] = []
         self._calls: Counter[tuple[str, str]] = Counter()
         self._in_activation = 0
 
@@ -108,18 +106,18 @@ class Walk(TorchFunctionMode):
             self._tags.make(value, [])
         self.__enter__()
 
-    def inside(self, part: _Part) -> bool:
+    def inside(self, part: Part) -> bool:
         return bool(self._stack) and self._stack[-1].part is part
 
     @property
     def finished(self) -> bool:
         return not self._stack
 
-    def enter(self, part: _Part, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def enter(self, part: Part, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         first = next(iter(tensors((args, kwargs))), None)
         before = self._tags.get(first)
         call = self._count(part.path, "module")
-        self._stack.append(_Frame(part, call, first, before))
+        self._stack.append(Frame(part, call, first, before))
         if part.composite:
             self._in_activation += 1
             if first is None or before is None or before.origin is None:
@@ -132,15 +130,15 @@ class Walk(TorchFunctionMode):
             if not self._visitor.wants(point) or not first.is_floating_point():
                 return None
             shown = self._show(point, first, part.kind)
-        return None if shown is first else _replaced((args, kwargs), first, shown)
+        return None if shown is first else replaced((args, kwargs), first, shown)
 
-    def leave(self, part: _Part, output: Any) -> Any:
+    def leave(self, part: Part, output: Any) -> Any:
         frame = self._stack.pop()
         path, module, kind = part.path, part.module, part.kind
         self._in_activation -= part.composite
         if kind not in ("dropout", "norm"):
             self._visitor.settle()
-        value = _main_value(output)
+        value = main_value(output)
         if part.whole or value is None or not value.is_floating_point():
             return output
         parents = [tag for tag in (self._tags.get(value), frame.before) if tag is not None]
@@ -159,7 +157,7 @@ class Walk(TorchFunctionMode):
                 shown = self._foreign_dropout(path, frame, shown)
         else:
             shown = self._show(Point(path, frame.call, "output"), shown, kind)
-        return output if shown is value else _replaced(output, value, shown)
+        return output if shown is value else replaced(output, value, shown)
 
     # --- showing values ---------------------------------------------------------------------------------------------
 
@@ -289,7 +287,7 @@ class Walk(TorchFunctionMode):
             if tag is not None and tag.attention is not None:
                 point = Point(tag.attention, self._count(tag.attention, "attention"), "weights")
                 shown = self._show(point, value, "attention")
-                return args if shown is value else _replaced(args, value, shown)
+                return args if shown is value else replaced(args, value, shown)
         return args
 
     def _sdpa(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
@@ -358,7 +356,7 @@ class Walk(TorchFunctionMode):
         """Whether we are in a layer that torch runs without its dropout when nobody looks (R5)."""
         return any(runs_fused(frame.part.module) for frame in self._stack)
 
-    def _foreign_dropout(self, site: str, frame: _Frame, value: Tensor) -> Tensor:
+    def _foreign_dropout(self, site: str, frame: Frame, value: Tensor) -> Tensor:
         """A dropout class that torch does not know: it has run by now, or did nothing in eval."""
         rate, mask = recognise.dropout_rate(frame.part.module) or 0.0, recognise.foreign_mask(frame.part.module)
         point, kept = self._dropout_point(site, value)
@@ -377,55 +375,8 @@ class Walk(TorchFunctionMode):
         return Point(site, self._count(site, "module" if ":" in site else "dropout"), "output"), False
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    """A module and what it is, found out once."""
-
-    path: str
-    module: nn.Module
-    kind: str
-    composite: bool
-    whole: bool  # the model itself, whose input and output are nobody's values, unless it is a single layer
-
-    @classmethod
-    def of(cls, path: str, module: nn.Module) -> _Part:
-        kind = recognise.kind(module)
-        whole = path == ROOT and kind not in recognise.LAYERS
-        return cls(path, module, kind, recognise.is_composite_activation(module), whole)
-
-
-@dataclass
-class _Frame:
-    part: _Part
-    call: int
-    input: Tensor | None
-    before: Tag | None
-    dropped: bool = False  # a dropout function was called in it
-
-
 def _is_running(frame: FrameType) -> bool:
     here: FrameType | None = sys._getframe(1)
     while here is not None and here is not frame:
         here = here.f_back
     return here is not None
-
-
-def _main_value(output: Any) -> Tensor | None:
-    """The value of a module call: what it returns, or the first of several."""
-    if isinstance(output, tuple | list) and output:
-        output = output[0]
-    return output if isinstance(output, Tensor) else None
-
-
-def _replaced(structure: Any, old: Tensor, new: Tensor) -> Any:
-    """The nested structure with one tensor in the place of another; only containers on the way to it are rebuilt."""
-    if structure is old:
-        return new
-    if isinstance(structure, tuple):
-        parts = [_replaced(part, old, new) for part in structure]
-        return type(structure)(*parts) if hasattr(structure, "_fields") else tuple(parts)
-    if isinstance(structure, list):
-        return [_replaced(part, old, new) for part in structure]
-    if isinstance(structure, dict) and type(structure) is dict:
-        return {key: _replaced(part, old, new) for key, part in structure.items()}
-    return structure

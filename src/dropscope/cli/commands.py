@@ -24,10 +24,10 @@ from dropscope.cli.application import (
     TextColumn,
     app,
 )
+from dropscope.cli.lists import numbers, words
 from dropscope.cli.shown import print_json, print_plan, print_rows, print_sites, records, stderr, stdout
 from dropscope.demo import SITES as DEMO_SITES
 from dropscope.demo import demo as run_demo
-from dropscope.errors import BadInput
 from dropscope.grid import PlacementGrid
 from dropscope.load import LoadedModel, few_inputs, load_data, load_model
 from dropscope.placement import Placement
@@ -160,7 +160,7 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Every placement of a grid on the same examples, scored, beside one plain pass."""
-    grid = PlacementGrid(_listed(sites), _numbers(rates), tuple(_listed(positions)), tuple(_listed(noise)))
+    grid = PlacementGrid(words(sites), tuple(numbers(rates, "--rates")), tuple(words(positions)), tuple(words(noise)))
     loaded = _model(model)
     found = load_data(
         data, loaded, text_column=text_column, label_column=label_column, labels=labels, image_size=image_size
@@ -231,17 +231,6 @@ def _model(name: str) -> LoadedModel:
     for remark in loaded.remarks:
         stderr().print(f"remark: {remark}")
     return loaded
-
-
-def _listed(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in _listed(text))
-    except ValueError as error:
-        raise BadInput("rates are numbers", "--rates", text, "write --rates 0.1,0.5") from error
 
 
 def _examined(loaded: LoadedModel, example: Any) -> SiteMap:

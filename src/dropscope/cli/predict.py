@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from dropscope.cli.application import AsJson, DryRun, ModelName, Seed, app
+from dropscope.cli.lists import words
 from dropscope.cli.shown import print_json, records, stderr, stdout
 from dropscope.errors import BadInput
 from dropscope.load import load_model
@@ -50,7 +51,7 @@ def predict(
 ) -> None:
     """Label map and uncertainty maps of volumes, as NIfTI with the geometry of the image."""
     options: dict[str, Any] = {
-        "passes": passes, "measures": tuple(part.strip() for part in measures.split(",") if part.strip()),
+        "passes": passes, "measures": tuple(words(measures)),
         "roi": _sides(roi), "overlap": overlap, "seed": seed, "masks": masks, "outputs": outputs, "scale": scale,
         "batch_size": batch_size, "device": device, "memory": memory,
     }  # fmt: skip

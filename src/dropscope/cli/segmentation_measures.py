@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from dropscope.cli.application import AsJson, DryRun
+from dropscope.cli.lists import numbers, whole_numbers, words
 from dropscope.cli.shown import print_json, records, stdout
-from dropscope.cli.study import study
-from dropscope.errors import BadInput, nearest
+from dropscope.cli.study import Preset, print_claims, study
+from dropscope.progress import duration
 from dropscope.studies.claims import claims_table
 from dropscope.studies.segmentation_measures.dice_training import Regime
 from dropscope.studies.segmentation_measures.planning import estimated, plan
@@ -23,7 +24,9 @@ def segmentation_measures(
     data: Annotated[
         str, typer.Option(help="A Medical Segmentation Decathlon folder, 'phantom', or a prepared.safetensors.")
     ] = "phantom",
-    preset: Annotated[str, typer.Option(help="paper, small or smoke.")] = "small",
+    preset: Annotated[
+        Preset, typer.Option(help="How large: the paper's, minutes on a GPU, or seconds.")
+    ] = Preset.small,
     n_train: Annotated[str | None, typer.Option(help="Training patients, comma-separated; nested.")] = None,
     rates: Annotated[str | None, typer.Option(help="Rates of dropping, comma-separated.")] = None,
     noise: Annotated[str | None, typer.Option(help="bernoulli, gaussian, or both comma-separated.")] = None,
@@ -57,15 +60,15 @@ def segmentation_measures(
     """Which uncertainty measure finds the wrong voxels of a segmentation: a grid of trained networks."""
     planned = plan(
         data,
-        preset,
+        preset.value,
         out,
-        n_train=_whole(n_train, "--n-train"),
-        rates=_numbers(rates, "--rates"),
-        noises=None if noise is None else _words(noise),
-        regime=_regime(preset, epochs, steps, validations, batch, precision),
-        roi=_whole(roi, "--roi"),
+        n_train=None if n_train is None else whole_numbers(n_train, "--n-train"),
+        rates=None if rates is None else numbers(rates, "--rates"),
+        noises=None if noise is None else words(noise),
+        regime=_regime(preset.value, epochs, steps, validations, batch, precision),
+        roi=None if roi is None else whole_numbers(roi, "--roi"),
         passes=passes,
-        features=_whole(features, "--features"),
+        features=None if features is None else whole_numbers(features, "--features"),
         n_validation=n_validation,
         n_test=n_test,
         workers=workers,
@@ -86,18 +89,16 @@ def segmentation_measures(
         found = {"folder": str(outcome.folder), "claims": records(claims_table(outcome.claims))}
         print_json({**found, "measures": records(outcome.tables["measures"])})
         return
-    for claim in outcome.claims:
-        stdout().print(f"{claim.verdict}: {claim.statement}", soft_wrap=True)
-        stdout().print(f"    {claim.ours}", soft_wrap=True)
+    print_claims(outcome.claims)
     stdout().print(f"tables, figures and summary.md in {outcome.folder}", soft_wrap=True)
 
 
 def _print_plan(facts: dict[str, Any]) -> None:
     for name, value in facts.items():
         if name == "estimate":
-            minutes, gib = value["seconds"] / 60, value["bytes"] / 2**30
+            taken, gib = duration(value["seconds"]), value["bytes"] / 2**30
             each = f"{value['seconds_per_step']:.3g} s a step, {value['seconds_per_forward']:.3g} s a forward"
-            stdout().print(f"estimate: about {minutes:.1f} minutes ({each}), {gib:.1f} GiB", soft_wrap=True)
+            stdout().print(f"estimate: about {taken} ({each}), {gib:.1f} GiB", soft_wrap=True)
             continue
         if value != []:
             shown = ", ".join(map(str, value)) if isinstance(value, list) else value
@@ -113,8 +114,6 @@ def _regime(
     precision: str | None,
 ) -> Regime | None:
     """The preset's training with what was asked for instead; None where nothing was."""
-    if preset not in PRESETS:
-        raise BadInput(f"a preset is one of {', '.join(PRESETS)}", "--preset", preset, nearest(preset, PRESETS))
     given = {"validations": validations, "batch": batch, "precision": precision}
     asked: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if epochs is not None or steps is not None:
@@ -122,21 +121,3 @@ def _regime(
         if validations is None and epochs is not None:
             asked["validations"] = None  # a preset's number of validations belongs to its number of steps
     return replace(PRESETS[preset].regime, **asked) if asked else None  # type: ignore[arg-type]
-
-
-def _words(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def _whole(text: str | None, option: str) -> list[int] | None:
-    try:
-        return None if text is None else [int(part) for part in _words(text)]
-    except ValueError as error:
-        raise BadInput("this option takes whole numbers", option, text, f"write {option} 5,15") from error
-
-
-def _numbers(text: str | None, option: str) -> list[float] | None:
-    try:
-        return None if text is None else [float(part) for part in _words(text)]
-    except ValueError as error:
-        raise BadInput("this option takes numbers", option, text, f"write {option} 0.1,0.5") from error

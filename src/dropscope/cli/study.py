@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 import typer
 
 from dropscope.cli.application import app
+from dropscope.cli.shown import stdout
+from dropscope.studies.claims import Claim
+
+
+def print_claims(claims: Iterable[Claim]) -> None:
+    """Each claim with its verdict, and what was found."""
+    for claim in claims:
+        stdout().print(f"{claim.verdict}: {claim.statement}\n    {claim.ours}", soft_wrap=True)
 
 
 class Preset(str, Enum):

@@ -11,8 +11,9 @@ import typer
 from rich.table import Table
 
 from dropscope.cli.application import AsJson, DryRun
+from dropscope.cli.lists import words
 from dropscope.cli.shown import print_json, records, stderr, stdout
-from dropscope.cli.study import Preset, study
+from dropscope.cli.study import Preset, print_claims, study
 
 
 class Rates(str, Enum):
@@ -91,7 +92,7 @@ def transformer_profile(
 
     where = device_named(device)
     asked = prepare(
-        None if models is None else [name.strip() for name in models.split(",")],
+        None if models is None else words(models),
         squad=squad, hellaswag=hellaswag, data=data, text_column=text_column, label_column=label_column,
         group_column=group_column, preset=preset.value, items=items, passes=passes, learning_rate=learning_rate,
         rates=rates.value, masks=masks.value, train=train.value, with_context=context, long_texts=long_texts.value,
@@ -112,8 +113,7 @@ def transformer_profile(
     _print_accuracies(accuracies)
     for row in outcome.models[outcome.models.status == "skipped"].itertuples():
         stderr().print(f"skipped {row.model}: {row.reason}")
-    for claim in outcome.claims:
-        stdout().print(f"{claim.verdict}: {claim.statement}", soft_wrap=True)
+    print_claims(outcome.claims)
     stdout().print(f"summary: {outcome.out / 'summary.md'}", soft_wrap=True)
 
 

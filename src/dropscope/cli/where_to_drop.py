@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dropscope.cli.application import AsJson, DryRun, ImageSize, LabelColumn, Labels
+from dropscope.cli.lists import words
 from dropscope.cli.shown import print_json, stderr, stdout
-from dropscope.cli.study import Preset, study
+from dropscope.cli.study import Preset, print_claims, study
 from dropscope.errors import BadInput
 from dropscope.machine import device_named
 
@@ -124,8 +125,7 @@ def where_to_drop(
         found = run(one, Path(out) / below, size, seeds=range(seeds), weights=file, device=where, say=say)
         answers.append({"folder": str(found.folder), "claims": [asdict(claim) for claim in found.claims]})
         if not as_json:
-            for claim in found.claims:
-                stdout().print(f"{claim.verdict:<18} {claim.statement}\n{'':<18} here: {claim.ours}", soft_wrap=True)
+            print_claims(found.claims)
             stdout().print(f"summary, figures and tables in {found.folder}")
     if as_json:
         print_json({"studies": answers})
@@ -162,7 +162,7 @@ def _own(
 
     loaded = load_model(model)
     found = load_data(data, loaded, label_column=label_column, labels=labels, image_size=image_size)
-    named = [part.strip() for part in sites.split(",") if part.strip()] if sites else None
+    named = words(sites) if sites else None
     return own_task(loaded.module, found, named, size.test)
 
 
