@@ -163,6 +163,7 @@ def bernoulli(
         _bernoulli[(triton.cdiv(shape.rows, high), triton.cdiv(shape.columns, wide))](
             value, value if other is None else other, passes, examples, out, start, *shape,
             pass_step=int(len(passes) > 1), inner=value.dim() - 2, added=other is not None, high=high, wide=wide,
+            enable_fp_fusion=False,  # product and sum in one step would round once, plain torch rounds twice
         )  # fmt: skip
     return out
 

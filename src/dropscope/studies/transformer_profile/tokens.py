@@ -20,7 +20,7 @@ from dropscope.errors import BadInput
 from dropscope.studies.transformer_profile.checkpoints import Described
 
 LONG_TEXTS = ("skip", "cut")
-WASTE = 0.10  # of all tokens at most, as padding
+WASTE = 0.05  # of all tokens at most, as padding: less of it needs more forwards
 
 
 @dataclass(frozen=True, eq=False)
