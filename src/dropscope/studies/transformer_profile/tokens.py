@@ -110,7 +110,7 @@ def length_sorted(encoded: Encoded, at_most: int) -> list[TokenBatch]:
 def _fewest(rising: NDArray[np.int64]) -> list[int]:
     """Where to cut lengths in rising order, so that the fewest pieces have little padding: the end of each piece.
 
-    >>> _fewest(np.array([10, 10, 30, 31])), _fewest(np.array([10, 10, 10, 11]))
+    >>> _fewest(np.array([10, 10, 30, 31])), _fewest(np.array([20, 20, 20, 21]))
     ([2, 4], [4])
     """
     sizes, counts = np.unique(rising, return_counts=True)
