@@ -96,7 +96,7 @@ def main() -> None:
         def ours(on=on, live=live) -> Tensor:  # type: ignore[no-untyped-def]
             answer = torch.zeros(asked.passes, asked.items, 2, device=device)
             for batch, first, p in probabilities_of_passes(on.running, on.site_map, live, on.batches, asked.passes):
-                answer[first : first + len(p), batch.rows.to(device)] = p.float()
+                answer[first : first + len(p), batch.rows] = p.float()
             return answer
 
         started = time.perf_counter()

@@ -222,18 +222,18 @@ def packed(mask: Tensor, keys: int) -> Tensor:
     return (bits << torch.arange(32, dtype=torch.int32, device=mask.device)).sum(-1, dtype=torch.int32)
 
 
-@triton.jit(do_not_specialize=["start", "queries", "seen", "heads", "level"])
+@triton.jit(do_not_specialize=["start", "first", "queries", "seen", "heads", "level"])
 def _attend(
-    q, k, v, mask, passes, examples, out, start, qb, qh, ql, kb, kh, kl, vb, vh, vl, mb, mh, mq, mk, ob, oh, ol, heads,
-    queries, seen, scale, level, gain, pass_step: tl.constexpr, masked: tl.constexpr, causal: tl.constexpr,
+    q, k, v, mask, passes, examples, out, start, first, qb, qh, ql, kb, kh, kl, vb, vh, vl, mb, mh, mq, mk, ob, oh, ol,
+    heads, queries, seen, scale, level, gain, pass_step: tl.constexpr, masked: tl.constexpr, causal: tl.constexpr,
     width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
 ):  # fmt: skip
-    """One head of one example, `rows` queries; keys come `columns` at a time under a running maximum. `scale`, above 0,
-    brings scores to units of log 2, in the step that takes them off the maximum. `masked` is 1 for a packed mask, 2 for
-    one to add."""
+    """One head of one example, `rows` queries from `first` on; keys come `columns` at a time under a running maximum.
+    `scale`, above 0, brings scores to units of log 2, in the step that takes them off the maximum. `masked` is 1 for a
+    packed mask, 2 for one to add."""
     example = (tl.program_id(0) // heads).to(tl.int64)
     head = (tl.program_id(0) % heads).to(tl.int64)
-    row = tl.program_id(1) * rows + tl.arange(0, rows)
+    row = first + tl.program_id(1) * rows + tl.arange(0, rows)
     here = row < queries
     unit = tl.arange(0, width)
     query = tl.load(q + example * qb + head * qh + row[:, None] * ql + unit[None, :], mask=here[:, None], other=0.0)
@@ -299,18 +299,27 @@ def attend(
     elif mask is not None:
         masked, shown = 2, mask.expand(count, heads, queries, k.shape[2])
     scale = width**-0.5 if call["scale"] is None else float(call["scale"])
-    rows, columns, warps = _tile(queries, k.shape[2])
     # Only the first dimension of a launch takes more than 65,535 programs.
-    _attend[(count * heads, triton.cdiv(queries, rows))](
-        q, k, v, shown, passes, examples, out, start, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-        *shown.stride(), *out.stride()[:3], heads, queries, k.shape[2], scale * _LOG2_E, noise.threshold(rate),
-        1.0 / (1.0 - rate), pass_step=int(len(passes) > 1), masked=masked, causal=bool(call["is_causal"]), width=width,
-        rows=rows, columns=columns, num_warps=warps,
-    )  # fmt: skip
+    for first, blocks, rows, columns in _tiles(queries, k.shape[2]):
+        _attend[(count * heads, blocks)](
+            q, k, v, shown, passes, examples, out, start, first, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
+            *shown.stride(), *out.stride()[:3], heads, queries, k.shape[2], scale * _LOG2_E, noise.threshold(rate),
+            1.0 / (1.0 - rate), pass_step=int(len(passes) > 1), masked=masked, causal=bool(call["is_causal"]),
+            width=width, rows=rows, columns=columns, num_warps=rows // 16,
+        )  # fmt: skip
     return out
 
 
-def _tile(queries: int, keys: int) -> tuple[int, int, int]:
-    """Queries and keys of a tile, and its warps: as few keys beyond the last as that allows."""
+def _tiles(queries: int, keys: int) -> list[tuple[int, int, int, int]]:
+    """Launches that cover all queries: the first one, blocks, queries of a block, keys of a tile. Few queries beyond
+    the last whole block have a small one of their own, and few keys lie beyond the last.
+
+    >>> _tiles(64, 64), _tiles(72, 72), _tiles(96, 96)
+    ([(0, 1, 64, 32)], [(0, 1, 64, 16), (64, 1, 16, 16)], [(0, 2, 64, 32)])
+    """
     rows = min(64, max(16, triton.next_power_of_2(queries)))
-    return rows, 32 if -keys % 32 < 16 else 16, rows // 16
+    columns = 32 if -keys % 32 < 16 else 16
+    whole, rest = divmod(queries, rows)
+    if whole and 0 < rest <= 16:
+        return [(0, whole, rows, columns), (whole * rows, 1, 16, columns)]
+    return [(0, whole + (rest > 0), rows, columns)]

@@ -38,13 +38,17 @@ class Bench:
     model: nn.Module
     site_map: SiteMap
     encoded: Encoded
-    batches: list[TokenBatch]
+    batches: list[TokenBatch]  # on the device: to send one there waits for all that the device was given before
     example: dict[str, Tensor]  # a few items, on the device
     half: nn.Module | None = None  # its twin in bf16, which then runs the passes; sites and audits are the model's
 
     @property
     def running(self) -> nn.Module:
         return self.model if self.half is None else self.half
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
 
     @property
     def padding(self) -> float:
@@ -68,7 +72,7 @@ def bench(model: nn.Module, encoded: Encoded, device: torch.device, precision: s
     what that changes is measured against the model, never assumed."""
     model = model.to(device).eval()
     median = sorted(len(tokens) for tokens in encoded.tokens)[len(encoded.tokens) // 2]
-    batches = length_sorted(encoded, rows_at_once(model, median, device))
+    batches = [batch.to(device) for batch in length_sorted(encoded, rows_at_once(model, median, device))]
     middle = sorted(range(len(encoded.tokens)), key=lambda i: abs(len(encoded.tokens[i]) - median))[:_AUDITED]
     example = {name: value.to(device) for name, value in encoded.inputs(middle).items()}
     half = copy.deepcopy(model).to(torch.bfloat16) if precision == "bf16" else None
@@ -132,17 +136,17 @@ def _run(
     Without noise every pass is the plain pass: two are run, must agree to the bit, and stand for all.
     """
     live = resolve(placement, on.site_map)
-    labels = on.encoded.labels
+    labels = on.encoded.labels.to(on.device)
     asked = passes if live else min(passes, 2)
-    right = torch.zeros(asked, len(labels), dtype=torch.bool)
+    right = torch.zeros(asked, len(labels), dtype=torch.bool, device=on.device)
     kept: dict[int, PassStatistics] = {}
     for batch, first, p in probabilities_of_passes(on.running, on.site_map, live, on.batches, asked, masks, seed, tick):
         if not live and not torch.equal(p, p[:1].expand_as(p)):
             raise AuditFailed("two plain passes of the deterministic configuration differ: some randomness is left on")
         statistics = kept.setdefault(id(batch), PassStatistics({"sum_p", "sum_plogp"}))
         statistics.update(p, passes_dim=0)
-        right[first : first + len(p), batch.rows] = p.argmax(-1).cpu() == labels[batch.rows]
-    return (right if live else right[:1].expand(passes, -1)), kept
+        right[first : first + len(p), batch.rows] = p.argmax(-1) == labels[batch.rows]
+    return (right if live else right[:1].expand(passes, -1)).cpu(), kept
 
 
 def _accuracies(on: Bench, right: Tensor) -> pd.DataFrame:
@@ -163,9 +167,10 @@ def _rows(on: Bench, right: Tensor, statistics: dict[int, PassStatistics]) -> pd
     for batch in on.batches:
         kept = statistics[id(batch)]
         mean = torch.zeros(count, kept.mean.shape[-1], dtype=torch.float64) if mean is None else mean
-        mean[batch.rows] = kept.mean.cpu()
+        rows = batch.rows.cpu()
+        mean[rows] = kept.mean.cpu()
         for name, values in shown.items():
-            values[batch.rows] = getattr(measures, name)(kept).double().cpu()
+            values[rows] = getattr(measures, name)(kept).double().cpu()
     assert mean is not None
     prediction = mean.argmax(-1).numpy()
     found = table[["item", "context", "group", "label"]].copy()

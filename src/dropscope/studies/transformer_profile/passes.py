@@ -43,23 +43,23 @@ def probabilities_of_passes(
 ) -> Iterator[tuple[TokenBatch, int, Tensor]]:
     """(batch, first pass, probabilities `[passes, items, classes]`) for some passes of a batch at a time, in order.
 
-    The model lies on its device already and is one of the library's, so that noise may wait (`owed`). A value that all
-    examples share (DeBERTa's relative positions) has one mask per pass, so there one forward holds one pass of the
-    whole batch.
+    The model and the batches lie on their device already; the model is one of the library's, so that noise may wait
+    (`owed`). A value that all examples share (DeBERTa's relative positions) has one mask per pass, so there one forward
+    holds one pass of the whole batch.
     """
     device = next(model.parameters()).device
     shared = any(spec.layout.batch_dim is None for spec in live.values())
-    with torch.no_grad(), precise(), disturbed(model, dict(live), site_map, seed, masks, may_wait) as noise:
+    with torch.no_grad(), precise(), disturbed(model, dict(live), site_map, seed, may_wait=may_wait) as noise:
         for batch in batches:
-            inputs = {name: value.to(device) for name, value in batch.inputs.items()}
-            keys, first = batch.keys.to(device), 0
+            # One key for all is one mask per pass; made here, it lies on the device.
+            keys, first = batch.keys if masks == "per_example" else torch.zeros_like(batch.keys), 0
             at_once = 1 if shared else max(1, rows_at_once(model, batch.length, device) // batch.n)
             while first < passes:
                 count = min(at_once, passes - first)
                 numbers = torch.arange(first, first + count, device=device).repeat_interleave(batch.n)
                 noise.at(pass_=numbers, ids=keys.repeat(count))
                 try:
-                    output = model(**{name: value.repeat(count, 1) for name, value in inputs.items()})
+                    output = model(**{name: value.repeat(count, 1) for name, value in batch.inputs.items()})
                 except torch.OutOfMemoryError:
                     if count == 1:
                         raise

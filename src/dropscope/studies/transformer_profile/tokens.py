@@ -96,9 +96,13 @@ class TokenBatch:
     def length(self) -> int:
         return int(self.inputs["input_ids"].shape[1])
 
+    def to(self, device: torch.device) -> TokenBatch:
+        inputs = {name: value.to(device) for name, value in self.inputs.items()}
+        return TokenBatch(self.rows.to(device), self.keys.to(device), inputs)
+
 
 def length_sorted(encoded: Encoded, at_most: int) -> list[TokenBatch]:
-    """The items in order of length, in as few pieces as a tenth of padding allows, cut where one has too many."""
+    """The items in order of length, in as few pieces as so little padding allows, cut where one has too many."""
     lengths = np.array([len(tokens) for tokens in encoded.tokens])
     order = np.argsort(lengths, kind="stable")
     ends = _fewest(lengths[order])
