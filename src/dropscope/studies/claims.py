@@ -51,7 +51,11 @@ def shown(value: float, low: float, high: float, digits: int = 4, unit: str = ""
 
     >>> shown(0.12345, 0.1, 0.2)
     '0.1235 (0.1000 to 0.2000)'
+    >>> shown(0.12345, math.nan, math.nan)
+    '0.1235 (no interval)'
     """
+    if math.isnan(low) or math.isnan(high):
+        return f"{value:.{digits}f}{unit} (no interval)"
     return f"{value:.{digits}f}{unit} ({low:.{digits}f}{unit} to {high:.{digits}f}{unit})"
 
 

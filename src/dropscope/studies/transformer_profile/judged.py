@@ -156,8 +156,7 @@ def _small_steady(f: Findings) -> Claim:
         "small_steady",
         "Small models are the most stable",
         "without a number; baseline std from .000 (gpt-neo-125m, where no dropout was on) to .034 (roberta-base)",
-        f"rank correlation of std with parameters {shown(found.value, found.low, found.high, 2)}, p = {found.p:.3g}; "
-        f"steadiest: {first or 'none'}",
+        f"rank correlation of std with parameters: {_difference(found, 2)}; steadiest: {first or 'none'}",
         by_test(found),
         found.method,
     )
@@ -301,7 +300,8 @@ def _counted(differences: pd.Series) -> _Counted:
     wins, losses = int((known > 0).sum()), int((known < 0).sum())
     test = sign_test(wins, losses)
     ties = f", {len(known) - wins - losses} tied" if len(known) > wins + losses else ""
-    return _Counted(test, f"{wins} of {len(known)} models{ties} (exact sign test p = {test.p:.2g})")
+    tested = f" (exact sign test p = {test.p:.2g})" if wins + losses else ""
+    return _Counted(test, f"{wins} of {len(known)} models{ties}{tested}")
 
 
 def _lost(f: Findings, group: str) -> pd.Series:
@@ -343,8 +343,8 @@ def _listed(f: Findings, values: pd.Series) -> str:
     return ", ".join(f"{value:.4f} ({f.e.shown[str(name)]})" for name, value in values.items()) or "not measured"
 
 
-def _difference(e: Estimate) -> str:
-    return "too few models" if math.isnan(e.value) else f"{shown(e.value, e.low, e.high, 3)}, p = {e.p:.3g}"
+def _difference(e: Estimate, digits: int = 3) -> str:
+    return "too few models" if math.isnan(e.value) else f"{shown(e.value, e.low, e.high, digits)}, p = {e.p:.3g}"
 
 
 def _mean(e: Estimate, digits: int = 4) -> str:
