@@ -383,7 +383,7 @@ def test_batches_are_sorted_whole_and_waste_little() -> None:
     table = pd.DataFrame({"item": range(300), "label": 0})
     found = Encoded(table, tokens, 0, torch.arange(300))
     for at_most in (1, 7, 64):
-        batches = length_sorted(found, at_most)
+        batches = length_sorted(found, lambda length, most=at_most: most)
         assert sorted(torch.cat([batch.rows for batch in batches]).tolist()) == list(range(300))
         assert max(batch.n for batch in batches) <= at_most
         for batch in batches:
@@ -399,7 +399,10 @@ def test_no_fewer_batches_waste_as_little() -> None:
         lengths = rng.integers(1, 40, 12)
         tokens = tuple(torch.ones(int(length), dtype=torch.int64) for length in lengths)
         table = pd.DataFrame({"item": range(12), "label": 0})
-        count, rising = len(length_sorted(Encoded(table, tokens, 0, torch.arange(12)), 12)), np.sort(lengths)
+        count, rising = (
+            len(length_sorted(Encoded(table, tokens, 0, torch.arange(12)), lambda length: 12)),
+            np.sort(lengths),
+        )
         fewer = [
             sum(len(piece) * piece[-1] for piece in np.split(rising, list(cut)))
             for pieces in range(1, count)

@@ -352,7 +352,18 @@ class TestRecommendations:
         e = read(simulate(tmp_path, [NINETEEN[14]], contexts=40, passes=20, skill={"memory": 0.0, "reasoning": 0.0}))
         one = self.made(self.overconfident(e))
         assert one.choice == "deterministic"
-        assert "not above chance" in one.reason
+        assert "not above chance with or without" in one.reason
+
+    def test_a_configuration_at_chance_is_not_recommended(self, alone: Evaluated) -> None:
+        e = self.overconfident(alone)
+        run = levels.run_levels(e)
+        noisy = run.configuration != "deterministic"
+        run.loc[noisy, "floor"] = "at chance"
+        made = recommend(e, run, calibration.replicate(e, replicates=400))
+        one = next(one for one in made if one.group == "overall")
+        assert one.nll.high < 0
+        assert one.choice == "deterministic"
+        assert one.reason.startswith("not above chance with dropout")
 
 
 class TestClaims:

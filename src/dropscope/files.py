@@ -103,7 +103,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 def _read_jsonl(path: Path) -> pd.DataFrame:
     rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
         if line.strip():
             try:
                 row = json.loads(line)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import importlib
 import logging
 import pickle
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import torch
 from torch import nn
 
@@ -58,9 +60,14 @@ CHECKPOINTS = (
     Checkpoint("EleutherAI/gpt-neo-125m", "gpt_neo", "decoder", 125),
 )
 
-_DECODERS = {checkpoint.family for checkpoint in CHECKPOINTS if checkpoint.kind == "decoder"}
 # These number positions from the padding index on, so that their tables are longer than the texts they take.
-_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "longformer", "mpnet")
+_OFFSET_POSITIONS = (
+    "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod", "camembert", "data2vec-text", "esm",
+    "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet",
+)  # fmt: skip
+_UNREADABLE = (
+    safetensors.SafetensorError, OSError, ValueError, KeyError, RuntimeError, pickle.UnpicklingError,
+)  # fmt: skip
 _NO_LIMIT = 100_000  # a tokenizer that knows no limit says 10³⁰
 
 
@@ -80,7 +87,12 @@ class Described:
 
     @property
     def kind(self) -> str:
-        decoder = self.family in _DECODERS or bool(getattr(self.config, "is_decoder", False))
+        """A decoder writes texts and fills no gaps; XLNet writes them, but reads both ways."""
+        auto = importlib.import_module("transformers.models.auto.modeling_auto")
+        writes = self.family in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        fills = self.family in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES or self.family == "xlnet"
+        two_parts = bool(getattr(self.config, "is_encoder_decoder", False))
+        decoder = (writes and not fills and not two_parts) or bool(getattr(self.config, "is_decoder", False))
         return "decoder" if decoder else "encoder"
 
     @property
@@ -142,6 +154,20 @@ def head_is_trained(described: Described, classes: int) -> bool:
     return not info["missing_keys"] and not info["mismatched_keys"]
 
 
+def fingerprint(described: Described) -> str:
+    """16 hexadecimal digits of the config and weights in a folder; of a Hub checkpoint, its commit."""
+    folder = Path(described.name)
+    if not folder.is_dir():
+        return str(getattr(described.config, "_commit_hash", None) or "")[:16]
+    digest = hashlib.sha256()
+    for path in sorted(path for kind in ("config.json", "*.safetensors", "*.bin") for path in folder.glob(kind)):
+        digest.update(path.name.encode())
+        with path.open("rb") as file:
+            while some := file.read(1 << 22):
+                digest.update(some)
+    return digest.hexdigest()[:16]
+
+
 def _pretrained(name: str, config: Any, seed: int) -> tuple[nn.Module, dict[str, Any]]:
     auto = _transformers().AutoModelForSequenceClassification
     with random_state_kept(), _quiet():
@@ -151,7 +177,7 @@ def _pretrained(name: str, config: Any, seed: int) -> tuple[nn.Module, dict[str,
                 name, config=config, dtype=torch.float32, trust_remote_code=False, weights_only=True,
                 ignore_mismatched_sizes=True, local_files_only=Path(name).is_dir(), output_loading_info=True,
             )  # fmt: skip
-        except (OSError, ValueError, KeyError, RuntimeError, pickle.UnpicklingError) as error:
+        except _UNREADABLE as error:
             remedy = "name a checkpoint with model.safetensors, or a state_dict that needs no unpickling"
             raise BadInput("the weights of a checkpoint can be read", name, _line(error), remedy) from error
     return model.eval(), info

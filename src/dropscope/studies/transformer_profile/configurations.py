@@ -75,11 +75,12 @@ def reach(model: nn.Module, example: dict[str, Tensor], site_map: SiteMap) -> Re
         for point, found in site_map.own.items():
             role = roles.get((point.name, point.call))
             follows[point] = "attention" if role == "attention" else found.rate if role == "head" else "ffn"
-    return Reach(follows, tuple(_remarks(follows, roles, site_map)))
+    known = config.model_type in FIELDS
+    return Reach(follows, tuple(_remarks(follows, roles, site_map, known)))
 
 
 def _remarks(
-    follows: Mapping[Point, str | float], roles: Mapping[tuple[str, int], str | None], site_map: SiteMap
+    follows: Mapping[Point, str | float], roles: Mapping[tuple[str, int], str | None], site_map: SiteMap, known: bool
 ) -> list[str]:
     said = []
     if site_map.own and not any(found.rate > 0 for found in site_map.own.values()):
@@ -88,7 +89,8 @@ def _remarks(
         )
     kept = {point.name: rate for point, rate in follows.items() if isinstance(rate, float) and rate > 0}
     for name, rate in kept.items():
-        said.append(f"the head's dropout {name} has its own field and keeps its rate {rate:g}; off in deterministic")
+        field = " has its own field and" if known else ""
+        said.append(f"the head's dropout {name}{field} keeps its rate {rate:g}; off in deterministic")
     if "ffn" not in {roles.get((p.name, p.call)) for p, rate in follows.items() if rate == "ffn"}:
         said.append(
             "no called dropout lies in the feed-forward blocks: in config mode the FFN rate reaches other parts only"

@@ -78,7 +78,7 @@ def read_hellaswag(path: Path) -> list[Story]:
     """Every line of a HellaSwag file: `ctx` (or `ctx_a` and `ctx_b`), four `endings`, `label` 0 to 3."""
     layout = "pass HellaSwag's official JSON lines (hellaswag_val.jsonl or hellaswag_train.jsonl)"
     found = []
-    for number, line in enumerate(_text(path, "--hellaswag").splitlines(), 1):
+    for number, line in enumerate(_text(path, "--hellaswag").split("\n"), 1):
         if not line.strip():
             continue
         where = f"{path.name}, line {number}"
@@ -105,7 +105,7 @@ def _beginning(entry: dict[str, Any], where: str, layout: str) -> str:
 def _gold(entry: dict[str, Any], where: str) -> int:
     label = entry.get("label")
     text = str(label).strip() if isinstance(label, int | str) and not isinstance(label, bool) else ""
-    if not text.isdigit() or int(text) >= ENDINGS:
+    if text not in map(str, range(ENDINGS)):
         remedy = "pass a file with labels (validation or training): the published test file has none"
         raise BadInput(f"a label is the number of the real ending, 0 to {ENDINGS - 1}", f"'label' in {where}", label,
                        remedy)  # fmt: skip

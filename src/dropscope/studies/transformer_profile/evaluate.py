@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dropscope import measures
 from dropscope.audit import Audit, audit_live
-from dropscope.errors import AuditFailed
+from dropscope.errors import AuditFailed, BadInput
 from dropscope.placement import Placement
 from dropscope.resolve import resolve
 from dropscope.sites import SiteMap, examine
@@ -72,7 +72,11 @@ def bench(model: nn.Module, encoded: Encoded, device: torch.device, precision: s
     what that changes is measured against the model, never assumed."""
     model = model.to(device).eval()
     median = sorted(len(tokens) for tokens in encoded.tokens)[len(encoded.tokens) // 2]
-    batches = [batch.to(device) for batch in length_sorted(encoded, rows_at_once(model, median, device))]
+    broken = next((name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()), None)
+    if broken is not None:
+        raise BadInput("weights are numbers", broken, "not finite", "train at a lower rate, or mend the checkpoint")
+    batches = length_sorted(encoded, lambda length: rows_at_once(model, length, device))
+    batches = [batch.to(device) for batch in batches]
     middle = sorted(range(len(encoded.tokens)), key=lambda i: abs(len(encoded.tokens[i]) - median))[:_AUDITED]
     example = {name: value.to(device) for name, value in encoded.inputs(middle).items()}
     half = copy.deepcopy(model).to(torch.bfloat16) if precision == "bf16" else None
@@ -140,8 +144,9 @@ def _run(
     asked = passes if live else min(passes, 2)
     right = torch.zeros(asked, len(labels), dtype=torch.bool, device=on.device)
     kept: dict[int, PassStatistics] = {}
+    plain: dict[int, Tensor] = {}
     for batch, first, p in probabilities_of_passes(on.running, on.site_map, live, on.batches, asked, masks, seed, tick):
-        if not live and not torch.equal(p, p[:1].expand_as(p)):
+        if not live and not torch.equal(p, plain.setdefault(id(batch), p[:1]).expand_as(p)):
             raise AuditFailed("two plain passes of the deterministic configuration differ: some randomness is left on")
         statistics = kept.setdefault(id(batch), PassStatistics({"sum_p", "sum_plogp"}))
         statistics.update(p, passes_dim=0)

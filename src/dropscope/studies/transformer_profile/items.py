@@ -260,17 +260,17 @@ def _filled(table: pd.DataFrame, column: str, path: Path) -> list[str]:
 
 
 def _classes(values: Sequence[str], path: Path) -> tuple[list[int], tuple[str, ...]]:
-    """Labels as numbers from 0: numbers stay what they are, names are sorted."""
-    distinct = sorted(set(values))
+    """Labels as numbers from 0, and what they are called in the file: in order, numbers by their size."""
+    distinct = sorted(set(values), key=lambda value: (0, int(value), "") if value.isdecimal() else (1, 0, value))
     if len(distinct) < 2:
         raise BadInput("a classifier has at least two classes", f"labels in {path.name}", distinct, "pass more labels")
-    if all(value.isdigit() for value in distinct):
-        numbers = sorted(int(value) for value in distinct)
-        if numbers[-1] >= 2 * len(numbers) + 2:  # a star rating or an id, not a class index
-            remedy = "number the classes from 0 without gaps, or name them"
-            raise BadInput("label numbers are 0, 1, … without large gaps", f"labels in {path.name}", numbers, remedy)
-        return [int(value) for value in values], tuple(str(i) for i in range(numbers[-1] + 1))
-    return [distinct.index(value) for value in values], tuple(distinct)
+    if len(distinct) > max(2, len(values) // 2):
+        got = f"{len(distinct)} different ones in {len(values)} rows"
+        raise BadInput(
+            "a label is the class of its row", f"labels in {path.name}", got, "name the column of the classes"
+        )
+    number = {value: i for i, value in enumerate(distinct)}
+    return [number[value] for value in values], tuple(distinct)
 
 
 def _stratified(table: pd.DataFrame, seed: int) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from dropscope.errors import BadInput
 from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS
 from dropscope.studies.writing import write_text
 from dropscope.whole import write_whole
@@ -58,6 +59,14 @@ class Parts:
             and all(self.has(c.name) for c in CONFIGURATIONS)
             and self.has_sensitivity
         )
+
+    def check(self, checkpoint: str) -> None:
+        """Parts of one model come from one checkpoint."""
+        record = self._at / "model.json"
+        before = json.loads(record.read_text()).get("checkpoint") if record.exists() else None
+        if before is not None and before != checkpoint:
+            raise BadInput("what lies in a folder comes from this checkpoint", self.name, "its files are others now",
+                           "write another --out")  # fmt: skip
 
     def write_model(self, row: Mapping[str, Any]) -> None:
         write_text(self._at / "model.json", json.dumps(row, indent=2) + "\n")

@@ -121,9 +121,13 @@ def prepare(
             got = {"--squad": squad, "--hellaswag": hellaswag}
             raise BadInput("the study needs both domains, or a labelled file", "data", got,
                            "write --squad FILE --hellaswag FILE, or --data FILE")  # fmt: skip
-        read = items_module.two_domains(Path(squad), Path(hellaswag), items or size.items, seed, with_context)
+        read = items_module.two_domains(
+            Path(squad), Path(hellaswag), size.items if items is None else items, seed, with_context
+        )
     tuning = Tuning(learning_rate, size.epochs)
     count = check_passes(size.passes if passes is None else passes)
+    if count < 2:
+        raise BadInput("a spread over passes needs two of them", "--passes", count, "write --passes 100")
     fewer = min(size.sensitivity_passes, count)
     return Study(names, read, rates, masks, train, count, fewer, tuning, seed, long_texts, precision)
 

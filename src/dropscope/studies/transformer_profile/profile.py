@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from dropscope.errors import BadInput
+from dropscope.families import FIELDS
 from dropscope.progress import progress as showing
-from dropscope.studies.transformer_profile.checkpoints import Described, head_is_trained, load
+from dropscope.studies.transformer_profile.checkpoints import Described, fingerprint, head_is_trained, load
 from dropscope.studies.transformer_profile.configurations import (
     CONFIGURATIONS,
     Configuration,
@@ -34,8 +35,12 @@ SENSITIVITY_RATE = 0.6
 def profile(study: Study, described: Described, folder: Path, device: torch.device, show: bool | None) -> None:
     """Writes the parts of one model that are not there yet."""
     parts = Parts(folder, described.name)
+    parts.check(fingerprint(described))
     if parts.complete:
         return
+    if study.protocol == "per_configuration" and study.rates == "config" and described.family not in FIELDS:
+        rule = "training per configuration sets the dropout fields of a family that is known"
+        raise BadInput(rule, described.name, described.family, "write --rates component, or --train once")
     test, remarks = encode(described, study.items.side("test"), study.long_texts)
     said = [*described.remarks, *(f"to test on: {text}" for text in remarks)]
     train = None
@@ -86,7 +91,8 @@ def _network(
 
 def _write_facts(parts: Parts, described: Described, on: Bench, said: list[str]) -> None:
     parts.write_model({
-        "family": described.family, "kind": described.kind, "specialised": described.specialised,
+        "checkpoint": fingerprint(described), "family": described.family, "kind": described.kind,
+        "specialised": described.specialised,
         "parameters": sum(parameter.numel() for parameter in on.model.parameters()),
         "remarks": [*said, f"padding is {on.padding:.1%} of the computed tokens"],
     })  # fmt: skip
@@ -138,10 +144,10 @@ def _as_the_checkpoint_numbers(study: Study, described: Described, test: Encoded
     known = {str(name): int(number) for name, number in (described.config.label2id or {}).items()}
     if all(name in known for name in names):
         numbers = [known[name] for name in names]
-    elif all(name.isdigit() for name in names) and len(names) <= classes:
+    elif all(name.isdecimal() and int(name) < classes for name in names) and "0" in names:
         numbers = [int(name) for name in names]
     else:
         raise BadInput("labels are classes of the checkpoint", f"classes of {described.name}", sorted(known),
-                       f"name the labels so, or number them: got {list(names)}")  # fmt: skip
+                       f"name the labels so, or number them from 0: got {list(names)}")  # fmt: skip
     table = test.table.assign(label=[numbers[label] for label in test.table.label])
     return replace(test, table=table)

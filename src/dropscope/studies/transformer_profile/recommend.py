@@ -23,7 +23,7 @@ FEWEST_CONTEXTS = 30  # with fewer, a bootstrap over contexts promises more than
 RULE = (
     "MC dropout is recommended where its NLL or AURC is lower than that of one deterministic pass, with simultaneous "
     "95 % intervals over all configurations and both scores (max-statistic bootstrap over contexts), neither is "
-    "higher, accuracy is not lower, the audit passed, the model is above chance and there are at least "
+    "higher, accuracy is not lower, the audit passed, it is above chance with dropout on and there are at least "
     f"{FEWEST_CONTEXTS} contexts; otherwise one deterministic pass, which costs a fraction."
 )
 
@@ -90,7 +90,7 @@ def _recommended(
     changes = _changes(found, model, group, rivals)
     level = levels[(levels.model == model) & (levels["group"] == group)].set_index("configuration")
     floors, contexts = level.floor, int(level.contexts[PLAIN])
-    better = [name for name in rivals if _earns_it(changes[name]) and not (floors[PLAIN] and floors[name])]
+    better = [name for name in rivals if _earns_it(changes[name]) and not floors[name]]
     better = better if contexts >= FEWEST_CONTEXTS else []
     eligible = [name for name in better if bool(e.setting(model, name).audit_ok)]
     rival = min(eligible or rivals, key=lambda name: changes[name]["nll"].value)
@@ -100,7 +100,7 @@ def _recommended(
         passes=len(e.accuracies(model, rival, group)),
         attention_rate=float(setting.attention_rate), ffn_rate=float(setting.ffn_rate),
         **change, audit_ok=bool(setting.audit_ok),
-        reason=_reason(better, eligible, rival, change, bool(floors[PLAIN]) and bool(floors[rival]), contexts),
+        reason=_reason(better, eligible, rival, change, (bool(floors[PLAIN]), bool(floors[rival])), contexts),
     )  # fmt: skip
 
 
@@ -128,7 +128,12 @@ def _earns_it(change: Mapping[str, Change]) -> bool:
 
 
 def _reason(
-    better: list[str], eligible: list[str], rival: str, change: Mapping[str, Change], at_chance: bool, contexts: int
+    better: list[str],
+    eligible: list[str],
+    rival: str,
+    change: Mapping[str, Change],
+    at_chance: tuple[bool, bool],
+    contexts: int,
 ) -> str:
     numbers = f"NLL {change['nll']}, AURC {change['aurc']}, accuracy {change['accuracy']}"
     if eligible:
@@ -136,8 +141,10 @@ def _reason(
         return f"{lower} lower than that of one pass: {numbers}"
     if better:
         return f"{', '.join(better)} would be better, but the audit failed; {numbers}"
-    if at_chance:
+    if all(at_chance):
         return f"not above chance with or without dropout, so neither is of use yet; {rival} has {numbers}"
+    if at_chance[1]:
+        return f"not above chance with dropout; {rival} has {numbers}"
     if contexts < FEWEST_CONTEXTS:
         return f"{contexts} contexts are too few to say that dropout is better; {rival} has {numbers}"
     return f"no configuration is better beyond doubt; the one of lowest NLL, {rival}, has {numbers}"

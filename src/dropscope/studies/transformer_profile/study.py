@@ -7,6 +7,7 @@ is said and left out; the rest goes on.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from dropscope.studies.transformer_profile.parts import collect
 from dropscope.studies.transformer_profile.plan import PRESETS, Study
 from dropscope.studies.transformer_profile.profile import SENSITIVITY_RATE, profile
 from dropscope.studies.writing import claim_folder, write_summary
+
+log = logging.getLogger("dropscope")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +51,14 @@ def run(study: Study, out: str | Path, device: str | torch.device | None = None,
         try:
             profile(study, described, folder, where, show)
         except DropscopeError as error:
+            if len(study.models) == 1:
+                raise
             skipped[name] = str(error)
         except torch.OutOfMemoryError as error:
             skipped[name] = f"it does not fit into memory: {str(error).splitlines()[0]}"
+        except Exception as error:  # a checkpoint may break in any way; the others are not to blame
+            log.warning("%s failed and is left out", name, exc_info=True)
+            skipped[name] = f"it failed: {type(error).__name__}: {' '.join(str(error).split())[:160]}"
     if len(skipped) == len(study.models):
         said = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
         raise BadInput(

@@ -5,7 +5,8 @@ Owns the batches of the study. Noise is keyed by the item, so that batching chan
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,11 @@ def encode(described: Described, table: pd.DataFrame, long_texts: str = "skip") 
             remedy = "write --long-texts cut, or choose a model that takes longer texts"
             raise BadInput("every group has a text that the model takes", described.name, got, remedy)
         table, special = table.iloc[kept].reset_index(drop=True), [special[i] for i in kept]
+    known = int(getattr(described.config, "vocab_size", 0)) or sys.maxsize
+    largest = max((max(ids) for ids in special if ids), default=0)
+    if largest >= known:
+        got, remedy = f"token {largest} of {known}", "use the tokenizer that belongs to the checkpoint"
+        raise BadInput("the model has an embedding for every token", described.name, got, remedy)
     empty = next((i for i, ids in enumerate(special) if not ids), None)
     if empty is not None:
         raise BadInput("every text has a token", described.name, table.text.iloc[empty], "use another tokenizer")
@@ -101,13 +107,17 @@ class TokenBatch:
         return TokenBatch(self.rows.to(device), self.keys.to(device), inputs)
 
 
-def length_sorted(encoded: Encoded, at_most: int) -> list[TokenBatch]:
-    """The items in order of length, in as few pieces as so little padding allows, cut where one has too many."""
+def length_sorted(encoded: Encoded, at_most: Callable[[int], int]) -> list[TokenBatch]:
+    """The items in order of length, in as few pieces as so little padding allows, cut where one has more items than
+    `at_most` says for its length."""
     lengths = np.array([len(tokens) for tokens in encoded.tokens])
     order = np.argsort(lengths, kind="stable")
     ends = _fewest(lengths[order])
     pieces = [order[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-    found = [torch.from_numpy(piece[i : i + at_most]) for piece in pieces for i in range(0, len(piece), at_most)]
+    found = []
+    for piece in pieces:
+        size = at_most(int(lengths[piece[-1]]))
+        found += [torch.from_numpy(piece[i : i + size]) for i in range(0, len(piece), size)]
     return [TokenBatch(rows, encoded.keys[rows], encoded.inputs(rows.tolist())) for rows in found]
 
 
