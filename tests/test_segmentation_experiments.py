@@ -91,7 +91,7 @@ def test_a_grid_that_is_none(axes: tuple[Any, Any, Any], said: str) -> None:
 
 
 def test_memory_of_a_worker_grows_with_the_batch() -> None:
-    one, four = (worker_bytes((128, 128, 16), 3, Regime(batch=b), (16, 32)) for b in (1, 32))
+    one, four = (worker_bytes((128, 128, 16), 3, Regime(batch=b), (16, 32), torch.device("cpu")) for b in (1, 32))
     assert four > one
 
 

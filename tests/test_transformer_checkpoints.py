@@ -126,7 +126,7 @@ def test_texts_of_a_family_that_counts_positions_from_its_padding_are_measured_s
     assert found.longest == 29
     net = load(found, 2, 0)
     net(input_ids=torch.full((1, 29), 5))
-    with pytest.raises((IndexError, RuntimeError), match="out of (bounds|range)"):
+    with pytest.raises((IndexError, RuntimeError), match=r"out of (bounds|range)"):
         net(input_ids=torch.full((1, 30), 5))
 
 

@@ -263,7 +263,7 @@ class _Run:
 
     def _is_done(self, case: VolumeCase) -> bool:
         record = self.out / case.name / "case.json"
-        if not record.exists() or not all((record.parent / name).exists() for name in self.files):
+        if not record.exists():
             return False
         known, wanted = json.loads(record.read_text())["spec"], self._spec(case)
         differing = sorted(key for key in {*known, *wanted} if known.get(key) != wanted.get(key))
@@ -272,7 +272,7 @@ class _Run:
             raise BadInput(
                 "a case is predicted in one way in a folder", f"what differs from {record}", differing, remedy
             )
-        return True
+        return all((record.parent / name).exists() for name in self.files)
 
     def _read(self, case: VolumeCase) -> Tensor:
         """The voxels of a case; the last one read is at hand."""

@@ -7,6 +7,7 @@ imported where a file is opened.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +164,7 @@ def _voxels(path: Path) -> np.ndarray:
     image = _opened(path)
     try:
         values = np.asarray(image.dataobj, dtype=np.float32)
-    except (OSError, EOFError, ValueError, MemoryError) as error:
+    except (OSError, EOFError, ValueError, MemoryError, zlib.error) as error:
         reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         raise BadInput("a NIfTI file can be read to its end", str(path), reason, "copy or save it again") from error
     return values[..., None] if values.ndim == 2 else values
@@ -178,7 +179,7 @@ def _opened(path: Path) -> Any:
         raise BadInput(rule, "--image", str(path), "convert it to NIfTI first")
     try:
         image = nibabel.load(path)
-    except (nibabel.filebasedimages.ImageFileError, OSError, EOFError, ValueError) as error:
+    except (nibabel.filebasedimages.ImageFileError, OSError, EOFError, ValueError, zlib.error) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
         raise BadInput(rule, str(path), reason, "convert it to NIfTI, or take it out") from error
     if not isinstance(image, nibabel.Nifti1Image):

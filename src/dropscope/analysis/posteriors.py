@@ -89,6 +89,7 @@ def patient_bootstrap(
     filled = np.where(known[..., None], values, 0.0)
     member = np.unique([str(p) for p in patients], return_inverse=True)[1]
     groups = int(member.max()) + 1
+    telling = len(set(member[known.any(0)]))  # patients with a value: the others are drawn, and tell nothing
     weights = _patient_counts(groups, replicates, seed)[:, member]  # [replicates, images]
     whole = np.ones((1, len(member)))
     pairs = list(combinations(range(len(measures)), 2))
@@ -98,7 +99,7 @@ def patient_bootstrap(
     for i, (a, b) in enumerate(pairs):
         finite = drawn[:, i][np.isfinite(drawn[:, i])]
         low, high = (
-            np.quantile(finite, [(1 - level) / 2, (1 + level) / 2]) if groups > 1 and len(finite) else (np.nan, np.nan)
+            np.quantile(finite, [(1 - level) / 2, (1 + level) / 2]) if telling > 1 and len(finite) else (np.nan, np.nan)
         )
         row = {
             "better": measures[a],
@@ -107,7 +108,7 @@ def patient_bootstrap(
             "low": float(low),
             "high": float(high),
         }
-        rows.append(row | {"patients": groups, "level": level, "significant": bool(low > 0 or high < 0)})
+        rows.append(row | {"patients": telling, "level": level, "significant": bool(low > 0 or high < 0)})
     return pd.DataFrame(rows)
 
 

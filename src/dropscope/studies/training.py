@@ -107,7 +107,9 @@ def trained_once(
 
 
 def save_weights(net: nn.Module, path: Path) -> Path:
-    state = {name: value.detach().cpu().contiguous() for name, value in net.state_dict().items()}
+    # Copies: a network may call one module by two names, and safetensors refuses values that share their memory.
+    state = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+             for name, value in net.state_dict().items()}  # fmt: skip
     return write_whole(path, lambda part: save_file(state, part))
 
 

@@ -7,6 +7,7 @@ and any of centre, patient, role) says what the layout cannot. Voxels are read w
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dropscope.studies.segmentation_measures.volumes import ROLES, Case, Volumes
 _ENDINGS = (".nii.gz", ".nii")
 _LITTER = ("._", ".DS_Store")  # what macOS puts beside the official files
 _AFFINE_TOLERANCE = 1e-3
+_UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
 
 
 def read_decathlon(folder: str | Path, ignore_label: int | None = None) -> Volumes:
@@ -53,6 +55,10 @@ def read_decathlon(folder: str | Path, ignore_label: int | None = None) -> Volum
         )
         for name, (shape, _, _) in shapes.items()
     )
+    ignored = about.get("labels", {}).pop("ignore", None) if isinstance(about.get("labels"), dict) else None
+    if ignored is not None and ignored != ignore_label:  # as nnU-Net marks voxels that nobody labelled
+        remedy = f"write --ignore-label {ignored}"
+        raise BadInput("labels that dataset.json ignores are ignored", "--ignore-label", ignore_label, remedy)
     classes = _names(about, "labels") or [f"class {i}" for i in range(_highest(labels, ignore_label) + 1)]
     named = _names(about, "modality", "channel_names") or [f"channel {i}" for i in range(channels)]
     if len(named) != channels:
@@ -62,7 +68,7 @@ def read_decathlon(folder: str | Path, ignore_label: int | None = None) -> Volum
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    found = {}
+    found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.name.startswith(_LITTER):
             continue
@@ -71,7 +77,10 @@ def _files(folder: Path) -> dict[str, Path]:
             raise BadInput(
                 "a folder of volumes holds .nii or .nii.gz files only", "file", str(path), "move it elsewhere"
             )
-        found[path.name.removesuffix(ending)] = path
+        name = path.name.removesuffix(ending)
+        if name in found:
+            raise BadInput("a case is one file", str(path), f"also {found[name].name}", "remove one of them")
+        found[name] = path
     if not found:
         raise BadInput("a folder of volumes holds .nii or .nii.gz files", "folder", str(folder), "put volumes there")
     return found
@@ -89,7 +98,7 @@ def _opened(path: Path) -> Any:
     nibabel = _nibabel()
     try:
         return nibabel.load(path)
-    except (nibabel.filebasedimages.ImageFileError, OSError, EOFError, ValueError) as error:
+    except (nibabel.filebasedimages.ImageFileError, *_UNREADABLE) as error:
         reason = str(error).splitlines()[0][:120]
         raise BadInput("a volume is a NIfTI file", str(path), reason, "replace or remove the file") from error
 
@@ -127,8 +136,11 @@ def _check_alike(shapes: dict[str, tuple[tuple[int, ...], int, tuple[float, ...]
 
 def _array(path: Path) -> np.ndarray:
     try:
-        return np.asarray(_opened(path).dataobj, dtype=np.float32)
-    except (OSError, EOFError, ValueError) as error:
+        values = np.asarray(_opened(path).dataobj)
+        if values.dtype.kind not in "biuf":
+            raise TypeError(f"voxels of type {values.dtype}, not numbers")
+        return values.astype(np.float32)
+    except (TypeError, *_UNREADABLE) as error:
         reason = str(error).splitlines()[0][:120]
         raise BadInput("a volume can be read whole", str(path), reason, "fetch the file again") from error
 
@@ -144,9 +156,10 @@ def _voxels(image: Path, label: Path) -> tuple[Tensor, Tensor]:
 
 def _label_array(label: Path) -> np.ndarray:
     marks = _array(label)
-    if not np.isfinite(marks).all() or not (marks == np.round(marks)).all():
+    wrong = ~np.isfinite(marks) | (marks != np.round(marks))
+    if wrong.any():
         remedy = "save class numbers 0, 1, … without interpolation"
-        raise BadInput("labels are whole numbers", str(label), float(marks[marks != np.round(marks)][0]), remedy)
+        raise BadInput("labels are whole numbers", str(label), float(marks[wrong][0]), remedy)
     return marks.astype(np.int64)
 
 
@@ -188,7 +201,10 @@ def _cases_csv(path: Path, names: list[str]) -> dict[str, dict[str, Any]]:
     """What the table says of each case; every case is listed, or there is no table."""
     if not path.exists():
         return {}
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise BadInput("cases.csv is a table", str(path), str(error)[:120], "mend it, or remove it") from error
     if "case" not in table.columns or sorted(table["case"]) != names:
         lacking = sorted({*names} ^ {*table.get("case", [])})[:5]
         remedy = "list every case once in the column 'case', by its file name without .nii.gz"

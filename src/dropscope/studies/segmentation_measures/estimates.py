@@ -11,15 +11,17 @@ from torch import Tensor, nn
 from dropscope.models import random_state_kept
 from dropscope.studies.segmentation_measures.dice_training import Regime, dice_loss
 
-CONTEXT_BYTES = 3 << 30  # what a process keeps on a GPU beside its tensors
+CONTEXT_BYTES = {"cuda": 3 << 30, "cpu": 1 << 29}  # what a process keeps beside its tensors
 
 
-def worker_bytes(roi: Sequence[int], classes: int, regime: Regime, features: Sequence[int]) -> int:
+def worker_bytes(
+    roi: Sequence[int], classes: int, regime: Regime, features: Sequence[int], device: torch.device
+) -> int:
     """Memory of one unit at work: activations of training, or histograms and activations of evaluation."""
     voxels = int(torch.Size(roi).numel())
     training = regime.batch * 176 * features[0]  # bytes per voxel: about 44 values kept per feature of the top level
     evaluating = max(1, (1 << 21) // voxels) * (250 * classes + 100 * features[0])
-    return CONTEXT_BYTES + voxels * max(training, evaluating)
+    return CONTEXT_BYTES[device.type] + voxels * max(training, evaluating)
 
 
 def seconds(net: nn.Module, image: Tensor, classes: int, regime: Regime, device: torch.device) -> tuple[float, float]:

@@ -25,7 +25,6 @@ from dropscope.studies.segmentation_measures.tables import foreground
 from dropscope.whole import write_whole
 
 EXHIBITS = "exhibits.safetensors"
-QUALITIES = ("worst", "median", "best")
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +71,17 @@ def exhibit(work: Work, units: Sequence[Network], rows: pd.DataFrame, prepared: 
 
 
 def _chosen(rows: pd.DataFrame, experiment: Experiment) -> list[dict[str, Any]]:
-    """Three test cases by mean foreground Dice; those with errors alone, which a map can be held against."""
+    """Three test cases by mean foreground Dice, or as many as there are; those with errors alone, which a map can be
+    held against."""
     of_one = rows[(rows.experiment == experiment.name) & (rows.errors > 0)].drop_duplicates("case")
     of_one = of_one if len(of_one) else rows[rows.experiment == experiment.name].drop_duplicates("case")
     ranked = of_one.assign(dice=foreground(of_one)).sort_values(["dice", "case"], na_position="first")
-    places = (0, (len(ranked) - 1) // 2, len(ranked) - 1)
+    places: dict[int, str] = {}
+    for quality, i in (("worst", 0), ("best", len(ranked) - 1), ("median", (len(ranked) - 1) // 2)):
+        places.setdefault(i, quality)
     return [
         {"quality": quality, "case": str(ranked["case"].iloc[i]), "dice": float(ranked["dice"].iloc[i])}
-        for quality, i in zip(QUALITIES, places, strict=True)
+        for i, quality in sorted(places.items())
     ]
 
 

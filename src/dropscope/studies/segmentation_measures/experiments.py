@@ -1,7 +1,8 @@
 """The grid of trained networks: n_train × rate × noise. Each network is a unit of work that is kept and never redone.
 
 Owns the grid, what one unit does (train, evaluate, write), and how several units run at once in processes of their own.
-Nothing is shared between units but the prepared volumes, so order and number of workers change no row.
+Nothing is shared between units but the prepared volumes, and on a CPU all have the same number of threads (sums depend
+on it, and training magnifies that), so order and number of workers change no row.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -211,13 +215,14 @@ def run_all(work: Work, units: Sequence[Network], workers: int, show: bool | Non
 def _run(work: Work, todo: Sequence[Network], workers: int, tick: Tick) -> None:
     if workers == 1:
         prepared = read_prepared(Path(work.folder) / PREPARED) if todo else None
-        for unit in todo:
-            assert prepared is not None
-            _in_memory(lambda unit=unit: do(work, unit, prepared, tick), workers)  # type: ignore[misc]
+        with _threads(work.threads):
+            for unit in todo:
+                assert prepared is not None
+                _in_memory(lambda unit=unit: do(work, unit, prepared, tick), workers)  # type: ignore[misc]
         return
     spawning = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
     steps, seen = spawning.Value("q", 0), 0
-    with ProcessPoolExecutor(workers, spawning, _start, (work, steps)) as pool:
+    with ProcessPoolExecutor(workers, spawning, _start, (work, steps, os.getpid())) as pool:
         futures = [pool.submit(_do_here, unit) for unit in todo]
         waiting = set(futures)
         try:
@@ -231,6 +236,16 @@ def _run(work: Work, todo: Sequence[Network], workers: int, tick: Tick) -> None:
         finally:
             for future in futures:
                 future.cancel()
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _in_memory(result: Callable[[], str], workers: int) -> str:
@@ -247,10 +262,18 @@ def _in_memory(result: Callable[[], str], workers: int) -> str:
 _here: dict[str, Any] = {}  # of a worker process: its work and volumes, read once, and the steps that all have done
 
 
-def _start(work: Work, steps: Any) -> None:
+def _start(work: Work, steps: Any, parent: int) -> None:
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
     if work.threads:
         torch.set_num_threads(work.threads)
     _here.update(work=work, prepared=read_prepared(Path(work.folder) / PREPARED), steps=steps)
+
+
+def _leave_with(parent: int) -> None:
+    """A worker whose study was killed stops: the next run would do the same unit beside it."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK)
+    os._exit(1)
 
 
 def _do_here(unit: Network) -> str:
@@ -269,5 +292,5 @@ def fitting_workers(
     cores = os.cpu_count() or 1
     if device.type != "cuda":
         return max(1, min(units, cores // 8))
-    each = worker_bytes(roi, classes, regime, features)
+    each = worker_bytes(roi, classes, regime, features, device)
     return max(1, min(units, cores, _MOST_WORKERS, free_bytes(device) // each))

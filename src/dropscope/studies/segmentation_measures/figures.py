@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, cycle, islice
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,8 @@ def maps_figure(exhibits: Exhibits, classes: list[str]) -> Figure:
     figure = new_figure(14, 2.05 * len(cases) + 0.5)
     axes = figure.subplots(len(cases), 3 + len(FOUR), squeeze=False)
     columns = ["image, label outlined", "prediction", "misclassified", *(SHORT[name] for name in FOUR)]
-    palette = ListedColormap(["#000000", *_COLOURS[: max(1, len(classes) - 1)]])
+    colours = list(islice(cycle(_COLOURS), max(1, len(classes) - 1)))
+    palette = ListedColormap(["#000000", *colours])
     for row, case in enumerate(cases):
         image, label, prediction, valid = (
             exhibits.maps[f"{row}/{n}"] for n in ("image", "label", "prediction", "valid")
@@ -44,7 +45,7 @@ def maps_figure(exhibits: Exhibits, classes: list[str]) -> Figure:
         marks = plane(label)
         for number in range(1, len(classes)):
             if (marks == number).any() and not (marks == number).all():
-                axes[row, 0].contour(marks == number, [0.5], colors=_COLOURS[number - 1], linewidths=0.8)
+                axes[row, 0].contour(marks == number, [0.5], colors=colours[number - 1], linewidths=0.8)
         _show(axes[row, 1], plane(prediction), cmap=palette, vmin=0, vmax=len(classes) - 1, interpolation="nearest")
         _show(axes[row, 2], plane(wrong), cmap="gray", vmin=0, vmax=1, interpolation="nearest")
         for column, name in enumerate(FOUR, 3):
@@ -54,7 +55,7 @@ def maps_figure(exhibits: Exhibits, classes: list[str]) -> Figure:
         axes[row, 0].set_ylabel(f"{case['quality']}\n{case['case']}\nDice {case['dice']:.2f}", fontsize=8)
     for column, title in enumerate(columns):
         axes[0, column].set_title(title, fontsize=9)
-    legend = ", ".join(f"{name}: {word}" for name, word in zip(classes[1:], _WORDS, strict=False))
+    legend = ", ".join(f"{name}: {word}" for name, word in zip(classes[1:], cycle(_WORDS), strict=False))
     figure.suptitle(
         f"{exhibits.about['experiment']}, {exhibits.about['passes']} passes ({legend}); brighter is more uncertain, "
         "each map over its own range",

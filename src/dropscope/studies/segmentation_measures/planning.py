@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from dropscope.errors import BadInput, nearest
+from dropscope.load import load_model
 from dropscope.machine import device_named
+from dropscope.models import random_state_kept
 from dropscope.placement import as_placement
+from dropscope.recognise import is_dropout
 from dropscope.resolve import resolve
 from dropscope.setting import check_passes
 from dropscope.sites import examine
@@ -35,6 +39,8 @@ from dropscope.studies.segmentation_measures.preparing import (
 )
 from dropscope.studies.segmentation_measures.presets import PRESETS, Preset
 from dropscope.studies.segmentation_measures.volumes import Split, Volumes, split
+
+_THREADS = 8  # of a unit on a CPU, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +98,8 @@ def estimated(planned: Planned) -> dict[str, float]:
     net = work.fresh(planned.units[0], prepared)
     step, forward = seconds(net, prepared.images[:1], prepared.classes, settings.regime, torch.device(work.device))
     forwards = planned.facts()["test_forwards"]
-    each = worker_bytes(prepared.roi, prepared.classes, settings.regime, settings.features)
+    device = torch.device(planned.work.device)
+    each = worker_bytes(prepared.roi, prepared.classes, settings.regime, settings.features, device)
     return {
         "seconds_per_step": step,
         "seconds_per_forward": forward,
@@ -147,7 +154,8 @@ def plan(
         workers = grid_of.fitting_workers(
             len(units), where, prepared.roi, prepared.classes, settings.regime, settings.features
         )
-    threads = max(1, torch.get_num_threads() // workers) if workers > 1 else None
+    threads = torch.get_num_threads()
+    threads = min(_THREADS, threads) if where.type == "cpu" else max(1, threads // workers)
     text = placement or _default_placement(model, dropout)
     work = Work(
         str(out), divided, settings.regime, settings.features, settings.passes, seed, str(where), model, text, threads
@@ -165,8 +173,12 @@ def plan(
 
 def _default_placement(model: str | None, dropout: str) -> str:
     """Noise where the network's dropout modules are; a network of the user's without dropout: after every layer."""
-    where = "dropout" if model is None or dropout == "training" else "all"
-    return where + "={rate} noise={noise}"
+    where = "dropout={rate}" if model is None or dropout == "training" else "all={rate}"
+    if model is not None and dropout == "training":
+        modules = dict(load_model(model).module.named_modules())
+        if "dropout" in modules:  # also a name of its own there: then each is named
+            where = ",".join(f"{name}@output={{rate}}" for name, module in modules.items() if is_dropout(module))
+    return where + " noise={noise}"
 
 
 def _prepared(
@@ -231,6 +243,36 @@ def _divided(prepared: Prepared, settings: Preset, seed: int, explicit: bool) ->
     return split(patients, roles, seed, sizes, *counts), sizes, remarks
 
 
+def _check_training(net: nn.Module, images: Tensor, wanted: tuple[int, ...], drops: bool) -> None:
+    """The same in training, with a look at what its dropout is given."""
+    ranks: dict[str, int] = {}
+
+    def noting(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda _, args: ranks.update({name: args[0].dim()})
+
+    dropouts = [(name, module) for name, module in net.named_modules() if is_dropout(module)]
+    hooks = [module.register_forward_pre_hook(noting(name)) for name, module in dropouts]
+    try:
+        with random_state_kept():
+            shape = tuple(getattr(net.train()(images), "shape", ("not a tensor",)))
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0][:120]
+        raise BadInput(
+            "the network can be trained on this region", "--model", reason, "choose a larger --roi"
+        ) from error
+    finally:
+        net.eval()
+        for hook in hooks:
+            hook.remove()
+    if shape[1:] != wanted:
+        remedy = "build it without further outputs (deep supervision)"
+        raise BadInput(f"the network returns logits {(len(images), *wanted)} in training", "--model", shape, remedy)
+    tokens = next((name for name, rank in ranks.items() if rank != images.dim()), None)
+    if drops and tokens is not None:
+        remedy = "write --dropout inference and name sites with --placement"
+        raise BadInput("dropout of the study lies on feature maps", "--model", f"{tokens} is given tokens", remedy)
+
+
 def _check_network(work: Work, units: Sequence[Network], experiment: Experiment, prepared: Prepared) -> None:
     """One plain forward on the first volume and a look at the sites: a network that does not fit fails here."""
     try:
@@ -252,4 +294,5 @@ def _check_network(work: Work, units: Sequence[Network], experiment: Experiment,
         wanted = (1, prepared.classes, *prepared.roi)
         if shape != wanted:
             raise BadInput(f"the network returns logits {wanted}", "--model", shape, "build it with those classes")
+        _check_training(net, image.expand(2, *image.shape[1:]), wanted[1:], units[0].rate > 0)
         resolve(as_placement(text), examine(net, (image,), {}))
