@@ -136,10 +136,50 @@ def _wrong_table(root: Path) -> str:
     return r"cases\.csv"
 
 
+def _infinite_label(root: Path) -> str:
+    save(root / "labelsTr" / "case_0.nii.gz", np.full((10, 12, 6), np.inf, np.float32))
+    return "whole numbers; got inf.*case_0"
+
+
+def _corrupted(root: Path) -> str:
+    path = root / "imagesTr" / "case_1.nii.gz"
+    there = bytearray(path.read_bytes())
+    there[len(there) // 2 : len(there) // 2 + 8] = b"\xff" * 8
+    path.write_bytes(bytes(there))
+    return "case_1"
+
+
+def _colours(root: Path) -> str:
+    save(root / "imagesTr" / "case_1.nii.gz", np.zeros((10, 12, 6), [("R", "u1"), ("G", "u1"), ("B", "u1")]))
+    return "not numbers.*case_1"
+
+
+def _complex(root: Path) -> str:
+    save(root / "imagesTr" / "case_1.nii.gz", np.ones((10, 12, 6), np.complex64))
+    return "not numbers.*case_1"
+
+
+def _twice(root: Path) -> str:
+    save(root / "imagesTr" / "case_1.nii", np.ones((10, 12, 6), np.float32))
+    return r"one file.*case_1\.nii"
+
+
+def _empty_table(root: Path) -> str:
+    (root / "cases.csv").write_text("")
+    return r"cases\.csv is a table"
+
+
+def _ignored_class(root: Path) -> str:
+    labels = {"background": 0, "organ": 1, "other": 2, "ignore": 3}
+    (root / "dataset.json").write_text(json.dumps({"labels": labels}))
+    return "write --ignore-label 3"
+
+
 @pytest.mark.parametrize(
     "break_it",
     [
-        _other_shape, _other_affine, _nan, _one_slice, _stray_file, _not_nifti, _cut_short, _no_label, _half_label,
+        _infinite_label, _corrupted, _colours, _complex, _twice, _empty_table, _ignored_class, _other_shape,
+        _other_affine, _nan, _one_slice, _stray_file, _not_nifti, _cut_short, _no_label, _half_label,
         _constant, _more_channels, _label_too_high, _wrong_table,
     ],
 )  # fmt: skip
@@ -148,6 +188,12 @@ def test_bad_input_names_the_file(folder: Path, break_it: object) -> None:
     said = break_it(folder)
     with pytest.raises(BadInput, match=said):
         prepare_volumes(read_decathlon(folder), (8, 8, 6), show=False)
+
+
+def test_a_class_that_nnunet_ignores_is_none(folder: Path) -> None:
+    labels = {"background": 0, "organ": 1, "other": 2, "ignore": 3}
+    (folder / "dataset.json").write_text(json.dumps({"labels": labels}))
+    assert read_decathlon(folder, ignore_label=3).classes == ("background", "organ", "other")
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -22,11 +26,12 @@ from dropscope.studies.segmentation_measures import experiments as under_test
 from dropscope.studies.segmentation_measures import presets, study
 from dropscope.studies.segmentation_measures.dice_training import Regime
 from dropscope.studies.segmentation_measures.estimates import worker_bytes
+from dropscope.studies.segmentation_measures.exhibits import EXHIBITS, read_exhibits
 from dropscope.studies.segmentation_measures.experiments import Experiment, grid, networks
 from dropscope.studies.segmentation_measures.planning import Planned, plan
 from dropscope.studies.segmentation_measures.presets import PRESETS, Phantoms
 from dropscope.studies.segmentation_measures.study import run, trained_network
-from small_volumes import decathlon_folder
+from small_volumes import decathlon_folder, save
 
 TINY: dict[str, Any] = {
     "regime": Regime(epochs=None, steps=3, validations=1, batch=1), "features": (2, 4), "passes": 3, "device": "cpu",
@@ -164,6 +169,47 @@ def test_workers_change_no_row_and_every_step_is_shown(tmp_path: Path, monkeypat
     assert (shown[-1][0], shown[-1][1], sum(shown[-1][2])) == ("1 networks", 9, 9)
 
 
+def test_units_have_the_same_threads_whatever_the_number_of_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
+    assert {tiny(tmp_path / "out", workers=n).work.threads for n in (1, 2, 4)} == {8}
+
+
+def test_workers_leave_with_the_process_that_started_them(tmp_path: Path) -> None:
+    """Its parent is killed: a worker that went on would train beside the next run."""
+    code = "import os, sys, threading, time\n"
+    code += "from dropscope.studies.segmentation_measures import experiments as e\ne._LOOK = 0.05\n"
+    code += "threading.Thread(target=e._leave_with, args=(os.getppid(),), daemon=True).start()\n"
+    code += "open(sys.argv[1], 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
+    mark = tmp_path / "pid"
+    parent = "import subprocess, sys, time\n"
+    parent += f"subprocess.Popen([sys.executable, '-c', {code!r}, {str(mark)!r}])\ntime.sleep(60)\n"
+    starter = subprocess.Popen([sys.executable, "-c", parent])
+    try:
+        assert _until(lambda: mark.exists() and mark.read_text() != "", 50)
+        worker = int(mark.read_text())
+    finally:
+        starter.kill()
+        starter.wait()
+    assert _until(lambda: not _alive(worker), 20)
+
+
+def _until(true: Callable[[], bool], seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.05)
+    return true()
+
+
+def _alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
 @pytest.mark.usefixtures("unreported")
 def test_a_folder_may_grow_but_holds_one_study(tmp_path: Path) -> None:
     run(tiny(tmp_path, n_train=[1], noises=["gaussian"]), show=False)
@@ -200,6 +246,31 @@ def test_the_whole_study_leaves_tables_figures_and_a_summary(tmp_path: Path) -> 
 
 
 # --- data and networks of the user's ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_test", [1, 2])
+def test_few_test_cases_are_shown_once_each(tmp_path: Path, n_test: int) -> None:
+    run(tiny(tmp_path / "out", n_train=[1], n_test=n_test), show=False)
+    cases = read_exhibits(tmp_path / "out" / EXHIBITS).about["cases"]
+    assert [case["quality"] for case in cases] == ["worst", "best"][:n_test]
+    assert len({case["case"] for case in cases}) == n_test
+
+
+def test_as_many_classes_as_there_are(tmp_path: Path) -> None:
+    folder = decathlon_folder(tmp_path / "many", 4, (16, 16, 4))
+    for path in (folder / "labelsTr").iterdir():
+        label = np.zeros((16, 16, 4), np.uint8)
+        label[:10, :10] = np.arange(100).reshape(10, 10, 1) % 10
+        save(path, label)
+    done = run(tiny(tmp_path / "out", str(folder), n_train=[1], n_test=2, n_validation=1), show=False)
+    assert {f"dice_{c}" for c in range(10)} <= set(done.rows.columns)
+    assert (tmp_path / "out" / "figures" / "figure1_maps.png").exists()
+
+
+def test_a_study_without_a_single_error_says_so(tmp_path: Path) -> None:
+    rows = run(tiny(tmp_path / "out", n_train=[1]), show=False).rows
+    with pytest.raises(BadInput, match="judged by the voxels that are wrong"):
+        study.reports.report(tmp_path, rows.assign(errors=0), None, {})  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("unreported")
@@ -240,6 +311,26 @@ def without():
 
 def two_classes():
     return nn.Sequential(nn.Conv3d(5, 2, 1), nn.Dropout(0.1))
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.dropout, self.last = nn.Conv3d(5, 4, 1), nn.Dropout(0.1), nn.Conv3d(4, 3, 1)
+        self.again = self.last  # one module under two names
+
+    def forward(self, x):
+        return self.last(self.dropout(self.first(x)))
+
+class Tokens(Named):
+    def forward(self, x):
+        y = self.first(x)
+        tokens = self.dropout(y.flatten(2).transpose(1, 2))
+        return self.last(tokens.transpose(1, 2).reshape(y.shape))
+
+class Deep(Named):
+    def forward(self, x):
+        y = super().forward(x)
+        return [y, y] if self.training else y
 """
 
 
@@ -258,6 +349,15 @@ def test_another_network_with_dropout_of_its_own(tmp_path: Path, model: str) -> 
 
 
 @pytest.mark.usefixtures("unreported")
+def test_a_network_whose_dropout_is_called_so_and_whose_layers_have_two_names(tmp_path: Path, model: str) -> None:
+    planned = tiny(tmp_path / "out", model=f"{model}:Named", n_train=[1], noises=["bernoulli"])
+    assert planned.work.text(Experiment(1, 0.3, "bernoulli")) == "dropout@output=0.3 noise=bernoulli"
+    assert len(run(planned, show=False).rows) > 0
+    weights = load_file(tmp_path / "out" / "networks" / "n001-bernoulli-0.3.safetensors")
+    assert torch.equal(weights["again.weight"], weights["last.weight"])
+
+
+@pytest.mark.usefixtures("unreported")
 def test_dropout_at_inference_only_puts_noise_after_every_layer(tmp_path: Path, model: str) -> None:
     planned = tiny(tmp_path / "out", model=f"{model}:without", dropout="inference", n_train=[1])
     rows = run(planned, show=False).rows
@@ -270,6 +370,8 @@ def test_networks_and_placements_that_do_not_fit_are_refused_before_any_training
     for changes, said in (
         ({"model": f"{model}:without"}, "needs dropout modules"),
         ({"model": f"{model}:two_classes"}, "returns logits"),
+        ({"model": f"{model}:Tokens"}, "feature maps.*dropout is given tokens"),
+        ({"model": f"{model}:Deep"}, "in training"),
         ({"placement": "dropout={speed}"}, "--placement"),
         ({"placement": "nowhere={rate}"}, "names sites"),
         ({"dropout": "sometimes"}, "--dropout"),

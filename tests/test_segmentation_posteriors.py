@@ -78,3 +78,14 @@ def test_equal_measures_differ_by_nothing_and_one_patient_decides_nothing() -> N
     assert alone.difference == pytest.approx(0.1)
     assert np.isnan(alone.low)
     assert not alone.significant
+
+
+def test_patients_without_a_value_do_not_make_an_interval() -> None:
+    """One patient of four has errors: resampling draws its value or nothing, never a spread."""
+    values = np.full((1, 4, 2), np.nan)
+    values[0, 0] = 0.4, 0.5
+    found = patient_bootstrap(values, ["a", "b"], list("pqrs"), replicates=200).iloc[0]
+    assert found.difference == pytest.approx(-0.1)
+    assert found.patients == 1
+    assert np.isnan(found.low)
+    assert not found.significant

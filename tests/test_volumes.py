@@ -328,6 +328,8 @@ def test_a_case_predicted_otherwise_is_not_mixed_up(tmp_path, change, named):
     predict(net(), PLACEMENT, [source], tmp_path / "out", **FEW)
     with pytest.raises(BadInput, match=named):
         predict(net(), PLACEMENT, [source], tmp_path / "out", **(FEW | change))
+    with pytest.raises(BadInput, match=named):  # also where other maps are asked for
+        predict(net(), PLACEMENT, [source], tmp_path / "out", measures=["averaged_std"], **(FEW | change))
     write(source, seed=9)
     with pytest.raises(BadInput, match="voxels"):
         predict(net(), PLACEMENT, [source], tmp_path / "out", **FEW)
@@ -410,6 +412,15 @@ def test_a_truncated_file_is_named(tmp_path):
     cut.write_bytes(whole.read_bytes()[:-2000])
     with pytest.raises(BadInput, match=r"cut\.nii\.gz"):
         predict(net(), PLACEMENT, [cut], tmp_path / "out", **FEW)
+
+
+def test_a_file_whose_bits_are_broken_is_named(tmp_path):
+    path = write(tmp_path / "broken.nii.gz", (20, 20, 20))
+    there = bytearray(path.read_bytes())
+    there[len(there) // 2 : len(there) // 2 + 8] = b"\xff" * 8
+    path.write_bytes(bytes(there))
+    with pytest.raises(BadInput, match=r"broken\.nii\.gz"):
+        predict(net(), PLACEMENT, [path], tmp_path / "out", **FEW)
 
 
 def test_a_stray_file_or_channel_in_a_folder_is_named(tmp_path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -284,7 +285,8 @@ def _check_network(work: Work, units: Sequence[Network], experiment: Experiment,
         ) from error
     net = work.fresh(units[0], prepared).eval().to(work.device)
     image = prepared.images[:1].to(work.device)
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what torch would warn of is refused below
         try:
             shape = tuple(net(image).shape)
         except RuntimeError as error:
