@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import dropscope as ds
 import zoo
 from dropscope import shared as shared_module
 from dropscope.blocks import Blocks
@@ -321,3 +325,62 @@ def test_a_leaf_cut_out_of_its_tree_gives_the_same_passes() -> None:
                 )
                 row = int(np.flatnonzero(engine.plan.twin == subtree.leaf[i])[0])
                 torch.testing.assert_close(p[0], whole[row], atol=2e-7, rtol=0)
+
+
+# --- what sharing must not touch --------------------------------------------------------------------------------------
+
+
+class Coupled(nn.Module):
+    """A layer whose answer for an example depends on the others of its batch, between two that have none of it."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.a, self.g, self.f = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.norm, self.how = nn.BatchNorm1d(6, track_running_stats=False), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        coupled = {"mean": lambda: h - h.mean(0), "softmax": lambda: h * h.softmax(0), "norm": lambda: self.norm(h)}
+        return self.f(torch.relu(self.g(coupled[self.how]())))
+
+
+@pytest.mark.parametrize("how", ["mean", "softmax", "norm"])
+def test_a_model_that_mixes_the_examples_of_a_batch_is_looped_over(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    net = zoo.seeded(lambda: Coupled(how)).eval()
+    data = torch.randn(30, 6), torch.arange(30) % 3
+    placements = ["g=0.1", "a=0.3", "g=0.2", "g=0.3", "g=0.4"]
+    fast, slow = (
+        ds.sweep(net, placements, data, passes=4, engine=engine, keep="none", progress=False)
+        for engine in ("auto", "reference")
+    )
+    assert fast.engine == "reference"
+    assert any("others of its batch" in r.message or "by itself" in r.message for r in caplog.records)
+    pd.testing.assert_frame_equal(fast.rows, slow.rows)
+
+
+@pytest.mark.parametrize("pool", [lambda h: F.max_pool2d(h, 2), lambda h: F.adaptive_avg_pool2d(h, (4, 3))])
+def test_a_pooling_that_takes_feature_maps_for_a_dimension_is_not_passed(pool: Callable[[Tensor], Tensor]) -> None:
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.c, self.g, self.f = nn.Conv1d(4, 8, 3, padding=1), nn.Linear(12, 12), nn.Linear(12, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.f(torch.relu(self.g(pool(self.c(x)).flatten(1))))
+
+    net, x = zoo.seeded(Pooled).eval(), torch.randn(7, 4, 6)
+    fast, slow = (ds.sample(net, "c=0.3", x, 5, seed=1, engine=engine) for engine in ("shared", "reference"))
+    torch.testing.assert_close(fast, slow, atol=1e-5, rtol=0)
+
+
+def test_every_site_is_compared_with_the_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site that only one placement in the middle of many has is among those that are looked at."""
+    seen: list[set[str]] = []
+    whole = shared_module.passes_of
+    monkeypatch.setattr(
+        shared_module, "passes_of", lambda s, live, *r: seen.append({p.name for p in live}) or whole(s, live, *r)
+    )
+    net = zoo.seeded(lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)))
+    data = torch.randn(8, 6), torch.arange(8) % 3
+    ds.sweep(net.eval(), ["2=0.1", "0=0.3", "2=0.2", "2=0.3", "2=0.4"], data, passes=2, keep="none", progress=False)
+    assert {"0"} in seen

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import dropscope as ds
 import zoo
@@ -267,3 +267,90 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_rows(tmp_path: Path) 
     pd.testing.assert_frame_equal(first, second)
     assert len(first) == 63 * 5
     assert np.isfinite(first.aurc).all()
+
+
+# --- what is not the same run -----------------------------------------------------------------------------------------
+
+
+class _Bent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.register_buffer("shift", torch.zeros(8), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(torch.relu(self.fc1(x) + self.shift))
+
+
+class _OtherwiseBent(_Bent):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(torch.sin(self.fc1(x) + self.shift))
+
+
+def _again(net: nn.Module, out: Path, **options: Any) -> Any:
+    data = torch.linspace(-1, 1, 48).reshape(12, 4), torch.arange(12) % 3
+    return ds.sweep(net.eval(), ["fc1=0.3"], data, passes=3, out=out, keep="none", progress=False, **options)
+
+
+def test_other_code_with_the_same_weights_is_another_run(tmp_path: Path) -> None:
+    net = zoo.seeded(_Bent)
+    _again(net, tmp_path / "run")
+    _again(net, tmp_path / "run")
+    other = _OtherwiseBent()
+    other.load_state_dict(net.state_dict())
+    with pytest.raises(BadInput, match="code"):
+        _again(other, tmp_path / "run")
+    net.shift += 1
+    with pytest.raises(BadInput, match="weights"):
+        _again(net, tmp_path / "run")
+
+
+def test_another_function_of_the_outputs_is_another_run(tmp_path: Path) -> None:
+    net = zoo.seeded(_Bent)
+    _again(net, tmp_path / "run", outputs=lambda output: output.softmax(-1))
+    with pytest.raises(BadInput, match="outputs"):
+        _again(net, tmp_path / "run", outputs=lambda output: (2 * output).softmax(-1))
+
+
+def test_code_has_one_name_in_every_process() -> None:
+    code = "import torch\nfrom dropscope.store import code_fingerprint\n"
+    code += "print(code_fingerprint(lambda x: x in {'a', 'b', 'c', 'd'} or [y for y in x]))"
+    said = {
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, text=True,
+                       capture_output=True, check=True).stdout
+        for seed in ("1", "2", "3")
+    }  # fmt: skip
+    assert len(said) == 1
+
+
+def test_a_part_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    net = zoo.seeded(_Bent)
+    whole = _again(net, tmp_path / "run").rows
+    part = next((tmp_path / "run" / "rows").glob("part-*.parquet"))
+    part.write_bytes(b"")
+    with pytest.raises(BadInput, match=part.name):
+        _again(net, tmp_path / "run")
+    part.unlink()
+    pd.testing.assert_frame_equal(_again(net, tmp_path / "run").rows, whole)
+
+
+@pytest.mark.parametrize("text", ["[]", '{"format": 1}'])
+def test_a_run_json_that_says_nothing_is_named(tmp_path: Path, text: str) -> None:
+    _again(zoo.seeded(_Bent), tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text(text)
+    with pytest.raises(BadInput, match=r"run\.json says what a run is"):
+        _again(zoo.seeded(_Bent), tmp_path / "run")
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(BadInput, match="a run has a folder"):
+        _again(zoo.seeded(_Bent), tmp_path / "run")
+
+
+def test_of_two_that_begin_at_once_the_first_stands(tmp_path: Path) -> None:
+    store = Store(tmp_path / "run")
+    store.open({"weights": "a"}, {})
+    store._begin('{"format": 1, "spec": {"weights": "b"}, "fixed": {}}')
+    assert store.read_spec()["spec"] == {"weights": "a"}
+    assert not list((tmp_path / "run").glob(".part-*"))

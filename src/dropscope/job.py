@@ -31,7 +31,7 @@ from dropscope.reference import Block, run_reference
 from dropscope.resolve import Live
 from dropscope.setting import Setting, precise
 from dropscope.shared import Unit
-from dropscope.store import Store, digest, weights_fingerprint
+from dropscope.store import Store, code_fingerprint, digest, weights_fingerprint
 from dropscope.uncertainty import shared_or_none
 from dropscope.version import __version__
 from dropscope.visitor import Point
@@ -128,7 +128,9 @@ class Job:
                     union, site = {}, {}
                     unions.append(union)
                     sites.append(site)
-                union.setdefault(point, spec)
+                kept = union.get(point)
+                if kept is None or abs(spec.rate - 0.5) < abs(kept.rate - 0.5):
+                    union[point] = spec  # where few examples tell most, whatever the order of the placements
                 site[point[:2]] = point
         args, kwargs = self.setting.on_device(self.setting.data.batches[0])
         for union in unions:
@@ -193,11 +195,12 @@ class Job:
             "passes": self.passes,
             "seed": setting.seed,
             "masks": setting.masks,
-            "outputs": setting.outputs if isinstance(setting.outputs, str) else "a function",
+            "outputs": setting.outputs if isinstance(setting.outputs, str) else code_fingerprint(setting.outputs),
             "engine": self.engine,  # both give the same rows to 1e-4, in other parts and with other last bits
             "device": setting.device.type,
             "label": self.label,
             "measures": [row.name for row in self.rows],
+            "code": code_fingerprint(setting.model, *(row.function for row in self.rows)),
             "scores": list(self.chosen),
             "data": setting.data.fingerprint,
             "keyed_by": setting.data.keyed_by,

@@ -164,8 +164,8 @@ def _entry(captured: Captured, point: Point, live: Live) -> fx.Node:
         passes = (
             (user.target is torch.ops.dropscope.site.default)
             or (user.target in _HOMOGENEOUS and non_negative)
-            or (user.target in _MAX_POOLS and non_negative and maps)
-            or (user.target in _AVERAGE_POOLS and maps)
+            or (user.target in _MAX_POOLS and non_negative and maps and _over_maps(user, node))
+            or (user.target in _AVERAGE_POOLS and maps and _over_maps(user, node))
         )
         if (
             passes
@@ -173,11 +173,21 @@ def _entry(captured: Captured, point: Point, live: Live) -> fx.Node:
             and not (user.target is torch.ops.dropscope.site.default and _other_site(captured, user, point))
         ):
             node = user
-        elif user.target in _MAX_POOLS_WITH_INDICES and non_negative and maps and _only_values(user):
+        elif (
+            user.target in _MAX_POOLS_WITH_INDICES and non_negative and maps and _over_maps(user, node)
+            and _only_values(user)
+        ):  # fmt: skip
             (node,) = user.users
         else:
             break
     return node
+
+
+def _over_maps(pooling: fx.Node, node: fx.Node) -> bool:
+    """Whether a pooling sees examples, maps and its own dimensions; on one fewer it takes maps for a dimension."""
+    dims = next(d for d in (1, 2, 3) if f"{d}d" in str(pooling.target))
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and value.dim() == dims + 2
 
 
 def _other_site(captured: Captured, node: fx.Node, point: Point) -> bool:

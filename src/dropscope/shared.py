@@ -33,6 +33,7 @@ from dropscope.visitor import Point
 log = logging.getLogger("dropscope")
 
 _TOLERANCE = 1e-5
+_COUPLED = 1e-4  # batches of other sizes round otherwise, by far less
 _SIGNATURES = 8
 _CUDA_EXAMPLES = 1024
 
@@ -114,15 +115,13 @@ class Shared:
         return Forest(numbers, plan, engine, blocks, named)
 
     def _verify(self, batch: Batch) -> None:
-        """Two examples × two passes of a few placements, against the plain loop: a mismatch means the plain path."""
+        """Two examples × two passes of some placements, every site among them, against the plain loop, and each example
+        by itself: a mismatch means the plain path."""
         setting = self.setting
         few = _first_examples(batch, 2)
+        self._check_alone(few)
         for forest in self.forests(batch):
-            shown = [
-                int(i)
-                for i in np.unique(np.linspace(0, len(forest.numbers) - 1, 3).astype(int))
-                if forest.plan.twin[i] >= 0
-            ]
+            shown = self._shown(forest)
             with torch.no_grad(), precise():
                 args, kwargs = setting.on_device(few)
                 try:
@@ -138,6 +137,32 @@ class Shared:
                     ) from error
             if not worst <= _TOLERANCE:
                 raise CaptureFailed(f"the captured graph differs from the plain loop by {worst:.1e}")
+
+    def _check_alone(self, few: Batch) -> None:
+        """Passes are folded into the batch, and examples run in blocks: neither may change what an example gets."""
+        if few.n < 2:
+            return
+        with torch.no_grad(), precise():
+            together = self.setting.plain(few)
+            try:
+                alone = torch.cat([self.setting.plain(_some(few, i, i + 1)) for i in range(few.n)])
+            except (RuntimeError, ValueError) as error:
+                reason = str(error).splitlines()[0][:160]
+                raise CaptureFailed(f"the model does not take an example by itself: {reason}") from error
+        apart = float((together - alone).abs().max())
+        if not apart <= _COUPLED:
+            raise CaptureFailed(f"what an example gets depends on the others of its batch (by {apart:.1e})")
+
+    def _shown(self, forest: Forest) -> list[int]:
+        """Placements to compare: the first, the middle, the last, and the first that has each site."""
+        found = {int(i) for i in np.linspace(0, len(forest.numbers) - 1, 3)}
+        seen: set[Point] = set()
+        for i, number in enumerate(forest.numbers):
+            new = set(self.lives[int(number)]) - seen
+            if new:
+                seen |= new
+                found.add(i)
+        return sorted(i for i in found if forest.plan.twin[i] >= 0)
 
     def _passes_of_one(self, forest: Forest, leaf: int, reads: dict[Any, Tensor], few: Batch) -> Tensor:
         blocks = Blocks(few.n, 2, (1,) * len(forest.plan.steps))

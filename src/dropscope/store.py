@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import pandas as pd
@@ -20,12 +23,13 @@ from dropscope.errors import BadInput
 from dropscope.whole import PART, write_whole
 
 FORMAT = 1
+_PLACE = re.compile(r" at 0x[0-9a-f]+")  # in memory: another in every process
 
 
 def weights_fingerprint(model: nn.Module) -> str:
-    """A hash of every parameter and buffer, by name and value."""
+    """A hash of every parameter and buffer, by name and value, of those that no state_dict holds as well."""
     digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted({**dict(model.named_buffers()), **model.state_dict()}.items()):
         if isinstance(tensor, torch.Tensor):
             digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
             digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
@@ -41,6 +45,34 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def code_fingerprint(*things: Any) -> str:
+    """A hash of what functions do and of how models are made: classes, printed settings, code of their forwards."""
+    digest = hashlib.blake2b(digest_size=8)
+    for thing in things:
+        digest.update(b"|")
+        if isinstance(thing, nn.Module):
+            digest.update(_PLACE.sub("", repr(thing)).encode())
+            classes = dict.fromkeys(type(module) for module in thing.modules())
+            functions = [c.forward for c in classes if not c.__module__.startswith(("torch.", "transformers."))]
+        else:
+            functions = [thing]
+        for function in functions:
+            digest.update(f"{getattr(function, '__qualname__', type(function).__qualname__)}|".encode())
+            code = getattr(function, "__code__", None)
+            if code is not None:
+                digest.update(code.co_code + repr((code.co_names, _plain(code.co_consts))).encode())
+    return digest.hexdigest()
+
+
+def _plain(constant: Any) -> Any:
+    """A constant as it prints in every process; of code inside, what it does."""
+    if isinstance(constant, CodeType):
+        return constant.co_code, constant.co_names, _plain(constant.co_consts)
+    if isinstance(constant, frozenset):
+        return sorted(repr(one) for one in constant)
+    return [_plain(one) for one in constant] if isinstance(constant, tuple) else constant
+
+
 class Store:
     """The folder of one run; made on first use, joined when its specification is the same."""
 
@@ -54,10 +86,13 @@ class Store:
         if known is None:
             if self.rows_folder.exists() and any(self.rows_folder.iterdir()):
                 raise BadInput("a run folder has a run.json", "out", str(self.folder), "choose an empty or new folder")
-            self.rows_folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self.rows_folder.mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, NotADirectoryError) as error:
+                raise BadInput("a run has a folder", "out", str(self.folder), "choose another name") from error
             known = {"format": FORMAT, "spec": dict(spec), "fixed": dict(fixed)}
-            text = json.dumps(known, indent=2, sort_keys=True)
-            write_whole(self.folder / "run.json", lambda part: part.write_text(text))
+            self._begin(json.dumps(known, indent=2, sort_keys=True))
+            known = self.read_spec()
         agreed = json.loads(json.dumps(dict(spec), sort_keys=True))
         differing = sorted(key for key in {*agreed, *known["spec"]} if agreed.get(key) != known["spec"].get(key))
         if differing:
@@ -69,6 +104,17 @@ class Store:
         for torn in self.folder.rglob(f"{PART}*"):
             torn.unlink()  # left by a kill between writing and renaming: never part of the run
         return dict(known["fixed"])
+
+    def _begin(self, text: str) -> None:
+        """Writes run.json unless another process just did: then that one stands, and this one is compared with it."""
+        part = write_whole(self.folder / f"{PART}{os.getpid()}.json", lambda part: part.write_text(text))
+        try:
+            os.link(part, self.folder / "run.json")
+        except FileExistsError:
+            pass
+        except OSError:  # no links on this disk
+            os.replace(part, self.folder / "run.json")
+        part.unlink(missing_ok=True)
 
     def fixed(self, name: str, otherwise: Any) -> Any:
         """What was settled at the first start of this run; `otherwise` where it has not started."""
@@ -84,13 +130,16 @@ class Store:
             known = json.loads(path.read_text())
         except json.JSONDecodeError as error:
             raise BadInput("run.json is JSON", str(path), str(error), "restore it, or start in a new folder") from error
-        if known.get("format") != FORMAT:
+        if isinstance(known, dict) and known.get("format") != FORMAT:
             raise BadInput(
                 f"this version reads runs of format {FORMAT}",
                 str(path),
                 known.get("format"),
                 "use the version that wrote it",
             )
+        if not isinstance(known, dict) or not {"spec", "fixed"} <= {*known}:
+            got = "neither spec nor settings"
+            raise BadInput("run.json says what a run is", str(path), got, "restore it, or start in a new folder")
         return dict(known)
 
     def has(self, name: str) -> bool:
@@ -104,11 +153,11 @@ class Store:
 
     def read_table(self, name: str) -> pd.DataFrame | None:
         path = self.folder / f"{name}.parquet"
-        return pd.read_parquet(path) if path.exists() else None
+        return _read_table(path) if path.exists() else None
 
     def read_rows(self) -> pd.DataFrame:
         """Every row there is, in the order of the placements."""
-        parts = [pd.read_parquet(path) for path in sorted(self.rows_folder.glob("part-*.parquet"))]
+        parts = [_read_table(path) for path in sorted(self.rows_folder.glob("part-*.parquet"))]
         if not parts:
             raise BadInput("a run folder has rows", "folder", str(self.folder), "run the sweep to its end first")
         rows = pd.concat(parts, ignore_index=True)
@@ -117,6 +166,16 @@ class Store:
             .drop(columns=["number", "order"])
             .reset_index(drop=True)
         )
+
+
+def _read_table(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:  # what Arrow raises is one of these
+        reason = str(error).splitlines()[0][:120]
+        raise BadInput(
+            "a part of a run can be read", str(path), reason, "remove it and run again: it is made anew"
+        ) from error
 
 
 def _write_table(path: Path, table: pd.DataFrame) -> None:

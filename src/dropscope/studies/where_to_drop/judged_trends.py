@@ -5,6 +5,7 @@ Owns the claims about p_mean, n_layers and position.
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -132,7 +133,7 @@ def position_claims(g: Gathered, table: pd.DataFrame) -> list[Claim]:
         if not known:
             continue
         text = "; ".join(
-            f"{WORDS[one['score']]} {told(one)}, {100 * one['relative']:+.0f} % of the mean, {int(one['pairs'])} pairs"
+            f"{WORDS[one['score']]} {told(one)}{_of_the_mean(one['relative'])}, {int(one['pairs'])} pairs"
             for one in known
         )
         found.append(
@@ -157,3 +158,7 @@ def _margin_words() -> str:
 
 def _mean(g: Gathered, one: pd.Series) -> float:
     return float(g.of(one["measure"])[one["score"]].mean())
+
+
+def _of_the_mean(relative: float) -> str:
+    return "" if math.isnan(relative) else f", {100 * relative:+.0f} % of the mean"  # of a mean of 0 nothing is a share

@@ -13,7 +13,7 @@ from dropscope import data as data_module
 from dropscope.errors import BadInput, nearest
 from dropscope.models import device_of, unwrap
 from dropscope.sites import Site, find_sites
-from dropscope.store import weights_fingerprint
+from dropscope.store import code_fingerprint, weights_fingerprint
 from dropscope.studies.where_to_drop.task import Task
 
 LAYERS_AT_MOST = 4  # a grid of nine rates over five layers is 99,999 placements
@@ -47,7 +47,13 @@ def own_task(model: nn.Module, data: Any, sites: Sequence[str] | None = None, li
         test=(images[report], labels[report]),
         positions=Task.positions if all({*Task.positions} <= given for given in offered) else ("auto",),
         masks_inputs=all("input" in given for given in offered),
-        about={"task": "own", "data": fingerprint, "weights": weights_fingerprint(net), "layers": list(layers)},
+        about={
+            "task": "own",
+            "data": fingerprint,
+            "weights": weights_fingerprint(net),
+            "code": code_fingerprint(net),
+            "layers": list(layers),
+        },
         remarks=tuple(remarks),
     )
 
@@ -81,4 +87,8 @@ def _checked(asked: Sequence[str], found: Sequence[Site]) -> list[str]:
     for name in asked:
         if name.partition("@")[0].partition("#")[0] not in names:
             raise BadInput("a layer of the grid is a site of the model", "--sites", name, nearest(name, names))
+    layers = [name.partition("@")[0] for name in asked]
+    twice = next((layer for layer in layers if layers.count(layer) > 1), None)
+    if twice is not None:
+        raise BadInput("a layer is in the grid once", "--sites", twice, "name one position of it")
     return list(asked)

@@ -97,7 +97,26 @@ def where_to_drop(
     spec: dict[str, Any] = {"study": "where-to-drop", "task": task.about, "size": asdict(size)}
     if weights is not None:  # a wrong file is refused before anything is written; another one has another folder
         spec["weights"] = weights_fingerprint(load_weights(task.build(), weights))
+    new = not (folder / "study.json").exists()
     claim_folder(folder, spec)
+    try:
+        results = _results(task, folder, size, seeds, weights, where, show, say)
+    except BadInput:
+        if new and not (folder / "results").exists():  # refused at its first sight: the folder is free again
+            (folder / "study.json").unlink()
+        raise
+    if task.exhibits is not None:
+        task.exhibits(folder)
+    claims = write_reports(folder, task, results)
+    write_summary(folder, f"Where to drop: {task.name}", _paragraphs(task, size, results), claims, _smaller(task, size))
+    return Findings(folder, claims, results)
+
+
+def _results(
+    task: Task, folder: Path, size: Preset, seeds: Sequence[int], weights: Path | None, where: torch.device,
+    show: bool | None, say: Callable[[str], None],
+) -> list[NetworkResult]:  # fmt: skip
+    """What was found out about each network, made where it is missing."""
     results = []
     for seed in seeds if weights is None else (0,):
         name = f"seed {seed}" if weights is None else weights.stem
@@ -112,11 +131,7 @@ def where_to_drop(
             save_result(folder / "results" / place, result)
         results.append(result)
         net.cpu()
-    if task.exhibits is not None:
-        task.exhibits(folder)
-    claims = write_reports(folder, task, results)
-    write_summary(folder, f"Where to drop: {task.name}", _paragraphs(task, size, results), claims, _smaller(task, size))
-    return Findings(folder, claims, results)
+    return results
 
 
 def _studied(
