@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -332,6 +333,49 @@ def test_the_command_runs_an_own_model_end_to_end(tmp_path: Path) -> None:
     assert ran.exit_code == 0, ran.output
     assert (tmp_path / "out" / "summary.md").exists()
     assert "cannot be decided" in ran.output
+
+
+def test_a_layer_named_twice_is_refused_before_any_work() -> None:
+    scope: dict[str, Any] = {}
+    exec(OWN, scope)
+    with pytest.raises(BadInput, match="a layer is in the grid once"):
+        own_task(scope["model"](), scope["data"](), ["3", "3@input"])
+
+
+def test_data_that_is_refused_leaves_its_folder_free(tmp_path: Path) -> None:
+    """Labels that count from 1, then labels that count from 0: no advice to repeat the broken command."""
+    scope: dict[str, Any] = {}
+    exec(OWN, scope)
+    images, labels = scope["data"]()
+    with pytest.raises(BadInput, match="from 0"):
+        where_to_drop(own_task(scope["model"](), (images, labels + 1)), tmp_path / "out", TINY, show=False)
+    where_to_drop(own_task(scope["model"](), (images, labels)), tmp_path / "out", TINY, show=False)
+
+
+def test_an_own_model_with_other_code_is_another_study(tmp_path: Path) -> None:
+    scope: dict[str, Any] = {}
+    exec(OWN, scope)
+    net, data = scope["model"](), scope["data"]()
+    where_to_drop(own_task(net, data), tmp_path / "out", TINY, show=False)
+    other = scope["model"]()
+    other[4] = torch.nn.Tanh()
+    with pytest.raises(BadInput, match="a folder holds one study"):
+        where_to_drop(own_task(other, data), tmp_path / "out", TINY, show=False)
+
+
+def test_the_fingerprint_of_cifar_sees_every_pixel(cifar: Cifar) -> None:
+    from dropscope.studies.where_to_drop.cifar_task import _fingerprint
+
+    changed = replace(cifar, test_images=cifar.test_images.clone())
+    assert _fingerprint(changed) == _fingerprint(cifar)
+    changed.test_images[3, 1, 17, 19] ^= 1
+    assert _fingerprint(changed) != _fingerprint(cifar)
+
+
+def test_a_share_of_a_mean_of_0_is_left_out() -> None:
+    from dropscope.studies.where_to_drop.judged_trends import _of_the_mean
+
+    assert (_of_the_mean(-0.17), _of_the_mean(float("nan"))) == (", -17 % of the mean", "")
 
 
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
