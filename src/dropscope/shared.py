@@ -33,7 +33,7 @@ from dropscope.visitor import Point
 log = logging.getLogger("dropscope")
 
 _TOLERANCE = 1e-5
-_COUPLED = 1e-4  # batches of other sizes round otherwise, by far less
+_COUPLED, _COUPLED_HALF = 1e-4, 2e-2  # batches of other sizes round otherwise, by far less
 _SIGNATURES = 8
 _CUDA_EXAMPLES = 1024
 
@@ -150,7 +150,8 @@ class Shared:
                 reason = str(error).splitlines()[0][:160]
                 raise CaptureFailed(f"the model does not take an example by itself: {reason}") from error
         apart = float((together - alone).abs().max())
-        if not apart <= _COUPLED:
+        half = any(weight.dtype.itemsize < 4 for weight in self.setting.model.parameters())
+        if not apart <= (_COUPLED_HALF if half else _COUPLED):
             raise CaptureFailed(f"what an example gets depends on the others of its batch (by {apart:.1e})")
 
     def _shown(self, forest: Forest) -> list[int]:
