@@ -35,7 +35,8 @@ SENSITIVITY_RATE = 0.6
 def profile(study: Study, described: Described, folder: Path, device: torch.device, show: bool | None) -> None:
     """Writes the parts of one model that are not there yet."""
     parts = Parts(folder, described.name)
-    parts.check(fingerprint(described))
+    checkpoint = fingerprint(described)
+    parts.check(checkpoint)
     if parts.complete:
         return
     if study.protocol == "per_configuration" and study.rates == "config" and described.family not in FIELDS:
@@ -56,7 +57,7 @@ def profile(study: Study, described: Described, folder: Path, device: torch.devi
             continue
         net = _network(study, described, train, trained_for, parts, device, show)
         on = bench(net, test, device, study.precision_on(device))
-        _write_facts(parts, described, on, said)
+        _write_facts(parts, described, checkpoint, on, said)
         reached = reach(on.model, on.example, on.site_map) if study.rates == "config" and left else None
         for configuration in left:
             _one_configuration(study, parts, on, configuration, reached, show)
@@ -89,9 +90,9 @@ def _network(
                       show)  # fmt: skip
 
 
-def _write_facts(parts: Parts, described: Described, on: Bench, said: list[str]) -> None:
+def _write_facts(parts: Parts, described: Described, checkpoint: str, on: Bench, said: list[str]) -> None:
     parts.write_model({
-        "checkpoint": fingerprint(described), "family": described.family, "kind": described.kind,
+        "checkpoint": checkpoint, "family": described.family, "kind": described.kind,
         "specialised": described.specialised,
         "parameters": sum(parameter.numel() for parameter in on.model.parameters()),
         "remarks": [*said, f"padding is {on.padding:.1%} of the computed tokens"],
