@@ -342,6 +342,16 @@ def test_a_layer_named_twice_is_refused_before_any_work() -> None:
         own_task(scope["model"](), scope["data"](), ["3", "3@input"])
 
 
+def test_an_example_with_nan_is_named_before_any_work() -> None:
+    scope: dict[str, Any] = {}
+    exec(OWN, scope)
+    images, labels = scope["data"]()
+    images[3].view(-1)[0] = float("nan")
+    images[5].view(-1)[1] = float("inf")
+    with pytest.raises(BadInput, match=r"in 2 of \d+ examples \(the first is number 3, from 0\)"):
+        own_task(scope["model"](), (images, labels))
+
+
 def test_data_that_is_refused_leaves_its_folder_free(tmp_path: Path) -> None:
     """Labels that count from 1, then labels that count from 0: no advice to repeat the broken command."""
     scope: dict[str, Any] = {}

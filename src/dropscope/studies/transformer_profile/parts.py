@@ -98,7 +98,8 @@ class Parts:
         """The model's row: facts as far as they are known, `skipped` where there is a reason."""
         record = self._at / "model.json"
         facts = json.loads(record.read_text()) if record.exists() else {}
-        said = [*facts.get("remarks", []), *(text for row in self.rows() for text in row.get("remarks", []))]
+        rows = self.rows()
+        said = [*facts.get("remarks", []), *(text for row in rows for text in row["remarks"]), *_on_precision(rows)]
         timed = sorted((self._folder / "weights").glob(f"{slug(self.name)}*.seconds.json"))
         return {
             "model": self.name, "family": facts.get("family", ""), "kind": facts.get("kind", ""),
@@ -107,6 +108,15 @@ class Parts:
             "seconds_training": float(sum(json.loads(path.read_text())["seconds"] for path in timed)),
             "learning_rate": learning_rate, "remarks": "; ".join(dict.fromkeys(said)),
         }  # fmt: skip
+
+
+def _on_precision(rows: list[dict[str, Any]]) -> list[str]:
+    means = [row["bf16_difference_mean"] for row in rows if row["precision"] == "bf16"]
+    if not means:
+        return []
+    largest = max(row["bf16_difference_largest"] for row in rows)
+    spread = f"{min(means):.4f} to {max(means):.4f} on average in a configuration, {largest:.3f} at most"
+    return [f"probabilities in bf16 differ from fp32 under the same masks by {spread}"]
 
 
 def collect(folder: Path, models: Mapping[str, str | None], learning_rate: float) -> pd.DataFrame:

@@ -22,7 +22,7 @@ from dropscope.studies.transformer_profile.configurations import (
     placement_of,
     reach,
 )
-from dropscope.studies.transformer_profile.evaluate import Bench, Evaluation, bench, evaluate
+from dropscope.studies.transformer_profile.evaluate import Bench, bench, evaluate
 from dropscope.studies.transformer_profile.finetune import fine_tuned
 from dropscope.studies.transformer_profile.parts import Parts
 from dropscope.studies.transformer_profile.plan import Study
@@ -111,21 +111,9 @@ def _one_configuration(
         "placement": str(placement), "placement_digest": placement.key, "audit_ok": True, "seconds": found.seconds,
         "precision": "fp32" if on.half is None else "bf16",
         "bf16_difference_mean": found.difference[0], "bf16_difference_largest": found.difference[1],
-        "remarks": [
-            *(reached.remarks if reached is not None else ()), *found.remarks,
-            *_on_precision(on, configuration.name, found),
-        ],
+        "remarks": [*(reached.remarks if reached is not None else ()), *found.remarks],
     }  # fmt: skip
     parts.write_configuration(row, {"passes": found.passes, "items": found.items, "audits": found.audits})
-
-
-def _on_precision(on: Bench, configuration: str, found: Evaluation) -> list[str]:
-    if on.half is None or found.difference[1] == 0:
-        return []
-    mean, largest = found.difference
-    return [
-        f"probabilities in bf16 differ from fp32 under the same masks by {mean:.4f} on average, {largest:.3f} at most"
-    ]
 
 
 def _one_map(study: Study, parts: Parts, on: Bench, show: bool | None) -> None:

@@ -68,10 +68,15 @@ def _read(data: Any) -> tuple[Tensor, Tensor, str]:
     if read.n < 4:
         raise BadInput("half of the examples choose, half report", "--data", f"{read.n} examples", "pass more")
     try:
-        return torch.cat([batch.args[0] for batch in read.batches]), read.labels, read.fingerprint
+        examples = torch.cat([batch.args[0] for batch in read.batches])
     except RuntimeError as error:
         got = str(error).splitlines()[0][:100]
         raise BadInput("all examples have one shape", "--data", got, "resize them: --image-size") from error
+    broken = (~torch.isfinite(examples)).flatten(1).any(1).nonzero().flatten().tolist()
+    if broken:
+        got = f"NaN or infinity in {len(broken)} of {read.n} examples (the first is number {broken[0]}, from 0)"
+        raise BadInput("an example is made of numbers", "--data", got, "repair these examples, or leave them out")
+    return examples, read.labels, read.fingerprint
 
 
 def _maskable(found: Sequence[Site]) -> list[str]:
