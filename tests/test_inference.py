@@ -82,7 +82,8 @@ class TestBootstrapP:
             assert outside == (bootstrap_p(x, replicates=1_999) <= 0.05)
 
     def test_the_smallest_and_the_largest(self) -> None:
-        assert bootstrap_p([1.0, 2.0, 3.0], replicates=199) == 2 / 200
+        assert bootstrap_p(range(1, 21), replicates=199) == 2 / 200
+        assert bootstrap_p([1.0, 2.0, 3.0], replicates=199) == 2 / 8  # three of one sign prove no more than a sign test
         assert bootstrap_p([0.0, 0.0, 0.0]) == 1
 
 

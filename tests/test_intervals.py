@@ -27,10 +27,11 @@ def test_the_interval_covers_a_known_mean() -> None:
     assert 0.88 <= covered / 100 <= 1.0
 
 
-def test_replicates_are_the_scores_of_resampled_examples() -> None:
+@pytest.mark.parametrize("groups", [None, [i // 3 for i in range(40)]])
+def test_replicates_are_the_scores_of_resampled_examples(groups: list[int] | None) -> None:
     generator = torch.Generator().manual_seed(0)
     u, right = torch.rand(40, generator=generator), torch.rand(40, generator=generator) < 0.7
-    indices = resamples(40, None, 7, 0)
+    indices = resamples(40, groups, 7, 0)
     drawn = bootstrap(u, right, indices)
     for i, chosen in enumerate(indices):
         for name, value in scores.ranking_scores(u[chosen], right[chosen]).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import dropscope as ds
 import zoo
 from dropscope import models
 from dropscope.errors import BadInput
@@ -137,3 +139,63 @@ def test_one_device() -> None:
     split = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
     with pytest.raises(BadInput, match="one device"):
         models.device_of(split)
+
+
+# --- state ------------------------------------------------------------------------------------------------------------
+
+
+class Counts(nn.Module):
+    """Moves its buffers in every forward, and with `max_norm` its weights."""
+
+    def __init__(self, max_norm: float | None = None) -> None:
+        super().__init__()
+        self.words, self.a = nn.Embedding(8, 16, max_norm=max_norm), nn.Linear(16, 3)
+        self.register_buffer("calls", torch.zeros(1))
+        self.register_buffer("replaced", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.replaced = self.replaced + 1
+        return self.a(self.words(x).mean(1))
+
+
+def test_a_model_that_moves_in_every_forward_is_refused_and_comes_back(untouched: Any) -> None:
+    model = Counts().eval()
+    x = torch.arange(24).reshape(6, 4) % 8
+    with untouched(model):
+        assert len(ds.find_sites(model, x)) > 0
+        assert "calls moved" in str(ds.audit(model, "words=0.5", x))
+        for run in (ds.sweep, ds.uncertainty):
+            with pytest.raises(ds.AuditFailed, match="moved"):
+                run(model, "words=0.5", (x, torch.arange(6) % 3), passes=2)
+
+
+def test_weights_that_a_forward_rescales_come_back() -> None:
+    model = Counts(max_norm=0.5).eval()
+    before = model.words.weight.detach().clone()
+    with pytest.raises(ds.AuditFailed, match=r"words.weight moved"):
+        ds.sweep(model, "words=0.5", (torch.arange(24).reshape(6, 4) % 8, torch.arange(6) % 3), passes=2)
+    assert torch.equal(model.words.weight, before)
+
+
+def test_what_cannot_be_copied_is_shared(untouched: Any) -> None:
+    model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3)).eval()
+    model.lock = threading.Lock()
+    model[0].held = {"lock": threading.Lock()}
+    twin = models.shadow(model)
+    assert twin.lock is model.lock
+    assert twin[0].weight is model[0].weight
+    x = torch.randn(6, 4)
+    with untouched(model):
+        assert ds.audit(model, "0=0.5", x).ok
+
+
+def test_a_lazy_layer_without_weights_is_refused() -> None:
+    with pytest.raises(BadInput, match="lazy layer"):
+        ds.find_sites(nn.Sequential(nn.LazyLinear(8), nn.Linear(8, 3)), torch.randn(2, 4))
+
+
+def test_weights_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        model = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3)).eval()
+    assert ds.audit(model, "0=0.5", torch.randn(6, 4)).ok

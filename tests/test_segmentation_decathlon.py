@@ -61,6 +61,32 @@ def test_channels_names_centres_and_roles(tmp_path: Path) -> None:
     assert read_decathlon(root).classes == ("background", "front", "back")
 
 
+def test_a_file_per_channel_as_nnunet_has_them(tmp_path: Path) -> None:
+    import nibabel
+
+    together, apart = decathlon_folder(tmp_path / "a", channels=2), decathlon_folder(tmp_path / "b", channels=2)
+    for path in sorted((apart / "imagesTr").iterdir()):
+        values = nibabel.load(path).get_fdata(dtype=np.float32)
+        for channel in range(2):
+            name = path.name.replace(".nii.gz", f"_{channel:04d}.nii.gz")
+            save(path.with_name(name), values[..., channel])
+        path.unlink()
+    one, other = read_decathlon(together), read_decathlon(apart)
+    assert [case.name for case in other.cases] == [case.name for case in one.cases]
+    assert other.channels == one.channels
+    for a, b in zip(one.cases, other.cases, strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a.load(), b.load(), strict=True))
+    (apart / "imagesTr" / "case_1_0000.nii.gz").unlink()
+    with pytest.raises(BadInput, match="numbered from 0000"):
+        read_decathlon(apart)
+
+
+def test_class_numbers_with_a_gap_are_refused(folder: Path) -> None:
+    (folder / "dataset.json").write_text(json.dumps({"labels": {"background": 0, "front": 1, "back": 5}}))
+    with pytest.raises(BadInput, match="without gaps"):
+        read_decathlon(folder)
+
+
 def test_two_dimensional_images(tmp_path: Path) -> None:
     volumes = read_decathlon(decathlon_folder(tmp_path, shape=(10, 12)))
     assert volumes.dims == 2

@@ -198,6 +198,18 @@ def test_per_measure_is_against_one_plain_pass() -> None:
     assert table.loc["averaged variance", "seconds per case ↓"] == 0.5
 
 
+def test_differences_and_means_weigh_experiments_alike() -> None:
+    """Experiments in which most images have no error count as much as the others, in the mean and in the difference."""
+    rows = made_rows()
+    few = rows.experiment.isin([f"e{i}" for i in range(12)]) & rows.case.isin([f"c{i}" for i in range(2, 12)])
+    rows.loc[few, "auprc"] = np.nan
+    rows.loc[rows.experiment.isin([f"e{i}" for i in range(12)]) & (rows.measure == FOUR[0]), "auprc"] += 0.3
+    table = tables.per_measure(rows, {}).set_index("measure")["mean AUC-PR ↑"]
+    found = tables.per_measure(rows, {}).set_index("measure")["difference to one plain pass"]
+    for name in found.index:
+        assert found[name] == pytest.approx(table[name] - table["entropy of one plain pass"])
+
+
 def test_uncertainties_of_cases_are_held_against_one_minus_dice() -> None:
     table = tables.per_case(made_rows()).set_index("uncertainty of a case")
     assert len(table) == 5 * 2 + 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -185,3 +186,22 @@ def test_precise_restores_what_it_found() -> None:
 def test_the_bad_engine_is_found_without_noise_too() -> None:
     with pytest.raises(BadInput, match="an engine is"):
         ds.sample(net(), "none", zoo.vectors(), passes=2, engine="fast")
+
+
+@pytest.mark.parametrize(
+    "inputs", [zoo.vectors().double(), zoo.vectors().long(), zoo.vectors()[:, :5], zoo.vectors().double().numpy()]
+)
+def test_inputs_that_the_model_does_not_take(inputs: Any) -> None:
+    with pytest.raises(BadInput, match=r"the model takes the data as they are.*the first inputs are \(2, \d\)"):
+        prepare(net(), (inputs, LABELS))
+
+
+def test_a_dataclass_holds_logits_as_well() -> None:
+    @dataclasses.dataclass
+    class Answer:
+        logits: Tensor
+
+    answers = net(Answer)
+    x = zoo.vectors()
+    assert ds.audit(answers, "fc1=0.5", x).ok
+    assert torch.equal(ds.sample(answers, "fc1=0.5", x, passes=2), ds.sample(net(), "fc1=0.5", x, passes=2))

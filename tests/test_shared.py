@@ -358,6 +358,73 @@ def test_a_model_that_mixes_the_examples_of_a_batch_is_looped_over(how: str, cap
     pd.testing.assert_frame_equal(fast.rows, slow.rows)
 
 
+def test_equal_first_examples_hide_no_mixing() -> None:
+    net = zoo.seeded(lambda: Coupled("mean")).eval()
+    x = torch.randn(30, 6)
+    x[:4] = 0
+    assert (
+        ds.sweep(net, ["a=0.3"], (x, torch.arange(30) % 3), passes=2, keep="none", progress=False).engine == "reference"
+    )
+
+
+def test_a_model_that_was_changed_is_captured_anew() -> None:
+    """Another activation, another number: the weights are the same, the graph is not."""
+
+    class Clipped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.act, self.o, self.at = nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3), 100.0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.o(self.act(self.a(x)).clamp(max=self.at))
+
+    net = zoo.seeded(Clipped).eval()
+    data = 10 * torch.randn(20, 8), torch.arange(20) % 3
+
+    def check() -> None:
+        fast, slow = (
+            ds.sweep(net, ["a=0.5"], data, passes=3, engine=engine, keep="none", progress=False)
+            for engine in ("shared", "reference")
+        )
+        np.testing.assert_allclose(fast.rows.aurc, slow.rows.aurc, atol=1e-6)
+
+    check()
+    net.act = nn.ReLU6()
+    check()
+    net.at = 0.5
+    check()
+
+
+class WritesIntoItsInput(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.act, self.a, self.o = nn.ReLU(inplace=True), nn.Linear(8, 32), nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.o(torch.relu(self.a(self.act(x.sub_(0.5).mul_(2)))))
+
+
+class WritesElsewhere(WritesIntoItsInput):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.o(torch.relu(self.a(torch.relu((x - 0.5) * 2))))
+
+
+@pytest.mark.parametrize("engine", ["auto", "reference"])
+def test_a_forward_that_writes_into_its_input_sees_it_fresh_in_every_pass(engine: str) -> None:
+    net, clean = zoo.seeded(WritesIntoItsInput).eval(), zoo.seeded(WritesElsewhere).eval()
+    x, y = torch.randn(20, 8), torch.arange(20) % 3
+    before = x.clone()
+    got, wanted = (
+        ds.sweep(model, ["a=0.5", "last=0.3"], (x, y), passes=3, engine=engine, progress=False)
+        for model in (net, clean)
+    )
+    pd.testing.assert_frame_equal(got.rows, wanted.rows)
+    pd.testing.assert_frame_equal(got.baseline, wanted.baseline)
+    assert torch.equal(ds.sample(net, "a=0.5", x, passes=3), ds.sample(clean, "a=0.5", x, passes=3))
+    assert ds.audit(net, "a=0.5", x).ok
+    assert torch.equal(x, before)
+
+
 @pytest.mark.parametrize("pool", [lambda h: F.max_pool2d(h, 2), lambda h: F.adaptive_avg_pool2d(h, (4, 3))])
 def test_a_pooling_that_takes_feature_maps_for_a_dimension_is_not_passed(pool: Callable[[Tensor], Tensor]) -> None:
     class Pooled(nn.Module):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from torch import Tensor, nn
 import dropscope as ds
 import zoo
 from dropscope.errors import BadInput
-from dropscope.store import Store, digest, weights_fingerprint
+from dropscope.fingerprints import code_fingerprint, weights_fingerprint
+from dropscope.store import Store, digest
 
 JOB = sys.modules["dropscope.job"]
 
@@ -312,8 +314,46 @@ def test_another_function_of_the_outputs_is_another_run(tmp_path: Path) -> None:
         _again(net, tmp_path / "run", outputs=lambda output: (2 * output).softmax(-1))
 
 
+class _Clipped(_Bent):
+    def __init__(self, at: float) -> None:
+        super().__init__()
+        self.at = at
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(torch.relu(self.fc1(x)).clamp(max=self.at))
+
+
+def _tempered(by: float) -> Any:
+    return lambda output: (output / by).softmax(-1)
+
+
+def test_another_setting_of_the_same_code_is_another_run(tmp_path: Path) -> None:
+    """A number that a module holds, one that a function closes over, one that a partial carries."""
+    _again(zoo.seeded(lambda: _Clipped(9.0)), tmp_path / "run")
+    _again(zoo.seeded(lambda: _Clipped(9.0)), tmp_path / "run")
+    with pytest.raises(BadInput, match="code"):
+        _again(zoo.seeded(lambda: _Clipped(0.3)), tmp_path / "run")
+    _again(zoo.seeded(_Bent), tmp_path / "closure", outputs=_tempered(1.0))
+    _again(zoo.seeded(_Bent), tmp_path / "closure", outputs=_tempered(1.0))
+    with pytest.raises(BadInput, match="outputs"):
+        _again(zoo.seeded(_Bent), tmp_path / "closure", outputs=_tempered(0.1))
+    assert code_fingerprint(partial(pow, 2)) != code_fingerprint(partial(pow, 3))
+
+    def counts_down(n: int) -> int:
+        return n and counts_down(n - 1)
+
+    assert code_fingerprint(counts_down) == code_fingerprint(counts_down)  # closes over itself
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    out = Path("/proc/dropscope") if os.geteuid() == 0 else tmp_path / "closed" / "run"
+    with pytest.raises(BadInput, match="a run has a folder"):
+        _again(zoo.seeded(_Bent), out)
+
+
 def test_code_has_one_name_in_every_process() -> None:
-    code = "import torch\nfrom dropscope.store import code_fingerprint\n"
+    code = "import torch\nfrom dropscope.fingerprints import code_fingerprint\n"
     code += "print(code_fingerprint(lambda x: x in {'a', 'b', 'c', 'd'} or [y for y in x]))"
     said = {
         subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, text=True,

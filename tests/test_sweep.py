@@ -175,6 +175,11 @@ def test_twins_are_computed_once_and_named() -> None:
     assert set(twins.placement) == {"0@after_activation=0.5", "0@output=0.5"}
     assert set(twins.twin_of) == {"0@before_activation=0.5"}
     assert run.rows.placement.unique().tolist() == [str(ds.Placement(t)) for t in texts]
+    kept = ds.sweep(net(), texts, data(), passes=4, keep="all", progress=False).rows.set_index(["placement", "measure"])
+    for name in ("aurc_low", "aurc_high", "aurc_minus_baseline_low"):  # the same numbers, so the same intervals
+        of_the_twin, of_itself = (kept[name][f"0@{where}=0.5"] for where in ("output", "before_activation"))
+        assert of_the_twin.notna().all()
+        assert of_the_twin.tolist() == of_itself.tolist()
 
 
 def test_labels_of_the_plain_pass_keep_accuracy() -> None:
@@ -269,3 +274,19 @@ def test_an_ignored_label_is_refused_because_a_sweep_scores_every_example() -> N
     net, data = zoo.seeded(lambda: nn.Linear(8, 3)), (zoo.vectors(6), torch.tensor([0, 1, 2, -1, 0, 1]))
     with pytest.raises(BadInput, match="scores every example"):
         ds.sweep(net, ["last=0.5"], data, passes=2, ignore_label=-1)
+
+
+def test_one_placement_needs_no_list() -> None:
+    for placement in ("0=0.5", ds.Placement({"0": 0.5})):
+        assert ds.sweep(net(), placement, data(), passes=2, keep="none").rows.placement.unique().tolist() == ["0=0.5"]
+
+
+def test_negative_seeds_have_intervals_too() -> None:
+    assert ds.sweep(net(), ["0=0.5"], data(), passes=2, seed=-7).rows.aurc_low.notna().all()
+
+
+def test_best_by_a_score_that_was_not_asked_for() -> None:
+    run = ds.sweep(net(), ["0=0.5"], data(), passes=2, scores=["augrc"], objective="augrc", keep="none")
+    assert len(run.best("augrc")) == 5
+    with pytest.raises(BadInput, match="a score they have"):
+        run.best()

@@ -237,6 +237,43 @@ def test_a_split_of_ones_own_is_kept_and_its_leak_said(tmp_path: Path) -> None:
     assert any("both sides" in text for text in found.remarks)
 
 
+def test_the_same_text_stays_on_one_side(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    pd.concat([own_table().drop(columns="context")] * 2).to_csv(path, index=False)
+    found = labelled(path)
+    assert (found.table.groupby("text").split.nunique() == 1).all()
+    assert found.remarks == ()
+    named = own_table().assign(text=[f"text {i // 4}" for i in range(120)])  # one text in two contexts
+    named.to_csv(path, index=False)
+    both = named.groupby("text").context.nunique().eq(2).sum()
+    (said,) = labelled(path).remarks
+    assert 0 < int(said.split()[0]) <= both
+    assert "texts lie on both sides of the split" in said
+
+
+def test_contexts_that_are_all_different_are_split_too(tmp_path: Path) -> None:
+    """Patients with any number of rows: no two have the same labels, and still a fifth of them is for the test."""
+    sizes = [10 + 3 * i for i in range(20)]
+    rows = [
+        {"text": f"note {i} {j}", "label": (i * j) % 3, "context": i} for i, n in enumerate(sizes) for j in range(n)
+    ]
+    path = tmp_path / "own.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    table = labelled(path).table
+    assert table[table.split == "test"].context.nunique() == 4
+    assert (table.groupby("context").split.nunique() == 1).all()
+
+
+def test_a_class_that_one_side_lacks_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    table = own_table().drop(columns="context")
+    table.assign(split=["test" if label == "mid" else "train" for label in table.label]).to_csv(path, index=False)
+    assert labelled(path).remarks == (
+        "no item to train on is of class mid",
+        "no item to test on is of class high, low",
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "options", "says"),
     [
@@ -246,6 +283,7 @@ def test_a_split_of_ones_own_is_kept_and_its_leak_said(tmp_path: Path) -> None:
         (lambda t: t.assign(label="same"), {}, "at least two classes"),
         (lambda t: t.assign(label=range(120)), {}, "a label is the class of its row"),
         (lambda t: t.assign(text=["x"] * 119 + [" "]), {}, "row 120"),
+        (lambda t: t.assign(label=["nan", *t.label[1:]]), {}, "every row has a label"),
         (lambda t: t.assign(split="validation"), {}, "train or test"),
         (lambda t: t, {"text_column": "txt"}, "did you mean 'text'"),
         (lambda t: t, {"group_column": "domain"}, "--group-column"),

@@ -211,6 +211,25 @@ def test_components_per_configuration_and_masks_per_pass(folder: Path, tmp_path:
     assert len(set(weights.values())) == len(weights) >= 5  # trained under different noise: five different networks
 
 
+def test_a_network_built_without_dropout_says_nothing_of_its_checkpoint(folder: Path) -> None:
+    """Trained for the deterministic configuration, its fields are 0; those of the checkpoint are not."""
+    silent = load(described(folder / "bert"), 2, 0, {"attention": 0.0, "hidden": 0.0, "head": 0.0}).eval()
+    on = bench(silent, ready(folder, "bert").encoded, CPU)
+    said = "every dropout field of the checkpoint is 0"
+    assert any(said in text for text in reach(on.model, on.example, on.site_map).remarks)
+    assert not any(said in text for text in reach(on.model, on.example, on.site_map, as_it_came=False).remarks)
+
+
+@pytest.mark.usefixtures("no_reports")
+def test_a_checkpoint_of_several_labels_a_text_is_skipped(tmp_path: Path) -> None:
+    path = tiny.checkpoint(tmp_path / "mine", "bert", classes=2, problem_type="multi_label_classification")
+    rows = [{"text": tiny.sentence(i), "label": i % 2} for i in range(30)]
+    pd.DataFrame(rows).to_csv(tmp_path / "own.csv", index=False)
+    asked_of = prepare([str(path)], data=tmp_path / "own.csv", preset="smoke", train="none")
+    with pytest.raises(BadInput, match="several labels a text"):
+        study.run(asked_of, tmp_path / "out", "cpu")
+
+
 @pytest.mark.usefixtures("no_reports")
 def test_a_labelled_file_of_three_classes_with_groups_of_its_own(folder: Path, tmp_path: Path) -> None:
     rows = [{"text": tiny.sentence(i, 3 + i % 9), "label": "abc"[i % 3], "group": f"g{i % 2}"} for i in range(60)]

@@ -114,10 +114,10 @@ def audit_live(
     size = min(_EXAMPLES, inputs.batch_size(args, kwargs))
     args, kwargs = inputs.take(args, kwargs, range(size))
     before, state = state_mark(model), torch.get_rng_state()
-    with torch.no_grad():
+    with torch.no_grad(), models.state_kept(model):
         tallies, outputs = _noisy(model, live, seed, args, kwargs, site_map)
         effects = _effects(model, live, seed, args, kwargs, site_map)
-    problems = [f"{name} moved" for name, mark in state_mark(model).items() if before.get(name) != mark]
+        problems = [f"{name} moved" for name, mark in state_mark(model).items() if before.get(name) != mark]
     remarks = list(_remarks(placement, live, site_map))
     if not torch.equal(state, torch.get_rng_state()):
         torch.set_rng_state(state)
@@ -158,7 +158,7 @@ def _noisy(
         noise.watcher = watch
         for number in range(_PASSES):
             noise.at(pass_=number)
-            outputs.append(inputs.flat(model(*args, **kwargs)))
+            outputs.append(_called(model, args, kwargs))
     return tallies, outputs
 
 
@@ -174,7 +174,7 @@ def _effects(
     if len(live) > _EFFECTS_AT_MOST:
         return {}
     with disturbed(model, {}, site_map):
-        plain = inputs.flat(model(*args, **kwargs))
+        plain = _called(model, args, kwargs)
     return {point: _moves(model, point, spec, seed, args, kwargs, site_map, plain) for point, spec in live.items()}
 
 
@@ -189,11 +189,17 @@ def _moves(
     plain: list[Tensor],
 ) -> bool:
     with disturbed(model, {point: spec}, site_map, seed) as noise:
-        return any(
-            not torch.equal(a, b)
-            for number in range(_PASSES)
-            for a, b in zip(inputs.flat(noise.at(pass_=number) and model(*args, **kwargs)), plain, strict=True)
-        )
+        for number in range(_PASSES):
+            noise.at(pass_=number)
+            noisy = _called(model, args, kwargs)
+            if any(not torch.equal(a, b) for a, b in zip(noisy, plain, strict=True)):
+                return True
+    return False
+
+
+def _called(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    args, kwargs = inputs.copied(args, kwargs)
+    return inputs.flat(model(*args, **kwargs))
 
 
 def _vary(outputs: list[list[Tensor]]) -> bool:

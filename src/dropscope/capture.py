@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from dropscope import inputs, models
 from dropscope.errors import DropscopeError
+from dropscope.fingerprints import code_fingerprint
 from dropscope.visitor import About, Point, Visitor
 from dropscope.walk import walking
 
@@ -70,13 +71,10 @@ _cache: weakref.WeakKeyDictionary[nn.Module, list[tuple[Any, Captured]]] = weakr
 
 
 def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], points: Iterable[Point]) -> Captured:
-    """`model` as a graph with `points` marked; kept for the next call with the same weights and input signature."""
+    """`model` as a graph with `points` marked; kept for the next call with the same model and input signature."""
     wanted = tuple(sorted(points))
-    key = (
-        wanted,
-        _signature(args, kwargs),
-        tuple((id(p), p._version) for p in (*model.parameters(), *model.buffers())),
-    )
+    weights = tuple((id(p), models.writes(p)) for p in (*model.parameters(), *model.buffers()))
+    key = wanted, _signature(args, kwargs), weights, code_fingerprint(model)
     kept = _cache.setdefault(model, [])
     for known, captured in kept:
         if known == key:

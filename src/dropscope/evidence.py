@@ -13,6 +13,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from dropscope.models import writes
 from dropscope.noise import Layout
 
 _SATURATION = -1.7580993408473766  # of SELU: where alpha dropout moves a dropped unit, before it rescales all of them
@@ -126,7 +127,7 @@ def binomial_interval(successes: int, trials: int, alpha: float) -> tuple[float,
 
 def state_mark(model: torch.nn.Module) -> dict[str, tuple[int, int, bytes]]:
     """A mark of every parameter and buffer; buffers byte by byte, parameters by their write counter."""
-    mark = {name: (id(p), p._version, b"") for name, p in model.named_parameters()}
+    mark = {name: (id(p), writes(p), b"") for name, p in model.named_parameters()}
     for name, buffer in model.named_buffers():
         mark[name] = id(buffer), 0, buffer.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
     return mark

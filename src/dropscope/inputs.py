@@ -5,6 +5,7 @@ Owns how a batch of inputs is sliced, moved and fingerprinted; where batches com
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -93,8 +94,15 @@ def moved(
     return mapped(lambda t: t.to(device), args, kwargs)
 
 
+def copied(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """For a call of a model that may write into what it is given: an activation in place, a normalisation."""
+    return mapped(torch.clone, args, kwargs)
+
+
 def flat(output: Any) -> list[Tensor]:
     """Every tensor of a model's output."""
+    if dataclasses.is_dataclass(output) and not hasattr(output, "keys"):
+        return tensors([getattr(output, field.name) for field in dataclasses.fields(output)])
     return tensors(dict(output) if hasattr(output, "keys") else output)
 
 

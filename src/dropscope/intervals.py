@@ -19,7 +19,7 @@ _AT_ONCE = 1 << 22  # resampled values handled at once
 
 def resamples(n: int, groups: Sequence[Hashable] | None, replicates: int, seed: int) -> list[Tensor]:
     """Indices of each replicate. With groups, whole groups are drawn, so replicates differ in size."""
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(seed & 0xFFFFFFFFFFFFFFFF)  # NumPy takes no negative seed
     if groups is None:
         return list(torch.from_numpy(draw.integers(0, n, (replicates, n))))
     names, member = np.unique(np.asarray([str(g) for g in groups]), return_inverse=True)
@@ -34,19 +34,22 @@ def bootstrap(uncertainty: Tensor, correct: Tensor, indices: Sequence[Tensor]) -
     """Ranking scores and accuracy of every replicate, `[replicates]`, for one measure `[n]` and its outcome `[n]`."""
     found: dict[str, list[Tensor]] = {}
     at_once = max(1, _AT_ONCE // len(uncertainty))
+    order = sorted(range(len(indices)), key=lambda i: len(indices[i]))  # those of one size are scored together
+    sized = [indices[i] for i in order]
     start = 0
-    while start < len(indices):
-        size = len(indices[start])
+    while start < len(sized):
+        size = len(sized[start])
         stop = start
-        while stop < len(indices) and stop - start < at_once and len(indices[stop]) == size:
+        while stop < len(sized) and stop - start < at_once and len(sized[stop]) == size:
             stop += 1
-        chosen = torch.stack(list(indices[start:stop])).to(uncertainty.device)
+        chosen = torch.stack(sized[start:stop]).to(uncertainty.device)
         right = correct[chosen]
         for name, value in scores.ranking_scores(uncertainty[chosen], right).items():
             found.setdefault(name, []).append(value)
         found.setdefault("accuracy", []).append(right.double().mean(-1))
         start = stop
-    return {name: torch.cat(parts) for name, parts in found.items()}
+    back = torch.tensor(order).argsort().to(uncertainty.device)
+    return {name: torch.cat(parts)[back] for name, parts in found.items()}
 
 
 def interval(replicates: Tensor, level: float = 0.95) -> tuple[float, float]:

@@ -24,6 +24,7 @@ from dropscope.audit import audit_live
 from dropscope.compiled import possible
 from dropscope.errors import BadInput, nearest
 from dropscope.explain import work_of
+from dropscope.fingerprints import code_fingerprint, weights_fingerprint
 from dropscope.measures import Measure
 from dropscope.placement import Placement, as_placement
 from dropscope.progress import progress as showing
@@ -31,7 +32,7 @@ from dropscope.reference import Block, run_reference
 from dropscope.resolve import Live
 from dropscope.setting import Setting, precise
 from dropscope.shared import Unit
-from dropscope.store import Store, code_fingerprint, digest, weights_fingerprint
+from dropscope.store import Store, digest
 from dropscope.uncertainty import shared_or_none
 from dropscope.version import __version__
 from dropscope.visitor import Point
@@ -71,6 +72,9 @@ class Run:
     def best(self, score: str = "aurc", count: int = 10) -> pd.DataFrame:
         """The rows that score best."""
         check_score(score)
+        if score not in self.rows:
+            known = [name for name in RANKING if name in self.rows]
+            raise BadInput("rows are ordered by a score they have", "score", score, f"write one of {known}")
         rising = scores.TABLE[score].direction == "lower"
         return self.rows.sort_values(score, ascending=rising, kind="stable").head(count)
 
@@ -173,7 +177,9 @@ class Job:
         examples = self.examples(finalists.finalists(rows, keep, objective))
         groups, seed = self.setting.data.groups, self.setting.seed
         wide = finalists.interval_table(examples, self.chosen, groups, seed, self.setting.device, show)
-        rows = rows.merge(wide, on=["placement", "measure"], how="left", validate="m:1")
+        rows = rows.assign(computed=rows.twin_of.fillna(rows.placement))  # a twin has the intervals of its numbers
+        of_rows = wide.rename(columns={"placement": "computed"})
+        rows = rows.merge(of_rows, on=["computed", "measure"], how="left", validate="m:1").drop(columns="computed")
         baseline = baseline.merge(wide, on=["placement", "measure"], how="left", validate="1:1")
         if store is not None:
             store.write_table("baseline", baseline)

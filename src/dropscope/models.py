@@ -9,10 +9,12 @@ import copy
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from dropscope.errors import BadInput
 
@@ -38,6 +40,11 @@ def unwrap(model: object) -> nn.Module:
             type(model).__name__,
             "pass the module itself, not its output or path",
         )
+    if any(is_lazy(p) for p in (*model.parameters(), *model.buffers())):
+        raise BadInput(
+            "a model is trained before it is measured", "model", "a lazy layer without weights",
+            "run it on an example, then load its weights",
+        )  # fmt: skip
     inner: nn.Module = model
     while True:
         if isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -90,6 +97,37 @@ def random_state_kept() -> Iterator[None]:
             torch.cuda.set_rng_state_all(cuda)
 
 
+@contextmanager
+def state_kept(model: nn.Module) -> Iterator[None]:
+    """Buffers, and weights that a forward rescales (max_norm), are afterwards what they were."""
+    kept = [
+        (m._buffers, name, b, b.clone()) for m in model.modules() for name, b in m._buffers.items() if b is not None
+    ]
+    rescaled = [(w, w.detach().clone()) for m in model.modules() if (w := _rescaled(m)) is not None]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for holder, name, buffer, before in kept:
+                holder[name] = buffer
+                if not torch.equal(buffer, before):
+                    buffer.copy_(before)
+            for weight, before in rescaled:
+                if not torch.equal(weight, before):
+                    weight.copy_(before)
+
+
+def _rescaled(module: nn.Module) -> torch.Tensor | None:
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+        return module.weight
+    return None
+
+
+def writes(tensor: torch.Tensor) -> int:
+    """How often a tensor was written to; torch does not count for those made in inference mode."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def shadow(model: nn.Module) -> nn.Module:
     """A second module tree over the same weights: flags, buffers and hooks are its own, so a trial stays there."""
     shared: dict[int, torch.Tensor] = {id(parameter): parameter for parameter in model.parameters()}
@@ -100,7 +138,10 @@ def shadow(model: nn.Module) -> nn.Module:
             for value in vars(module).values()
             if isinstance(value, torch.Tensor) and not value.is_leaf
         }
-    twin = copy.deepcopy(model, dict(shared))
+    try:
+        twin = copy.deepcopy(model, dict(shared))
+    except (TypeError, RuntimeError):  # a lock, an open file: whatever cannot be copied is shared
+        twin = copy.deepcopy(model, {**shared, **_uncopyable(model, shared)})
     for module in twin.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for key in [key for key, hook in hooks.items() if hasattr(hook, OURS)]:
@@ -109,6 +150,20 @@ def shadow(model: nn.Module) -> nn.Module:
                 module._forward_hooks_always_called.pop(key, None)
                 module._forward_pre_hooks_with_kwargs.pop(key, None)
     return twin
+
+
+def _uncopyable(model: nn.Module, shared: dict[int, torch.Tensor]) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    own = set(vars(nn.Module()))
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if name in own or isinstance(value, nn.Module):
+                continue
+            try:
+                copy.deepcopy(value, dict(shared))
+            except (TypeError, RuntimeError):
+                found[id(value)] = value
+    return found
 
 
 def runs_fused(layer: nn.Module) -> bool:

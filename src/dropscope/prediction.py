@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from dropscope import inputs, measures, statistics
 from dropscope.audit import audit_live
 from dropscope.errors import BadInput
+from dropscope.fingerprints import weights_fingerprint
 from dropscope.measures import Measure
 from dropscope.memory import memory_bytes
 from dropscope.outputs import Outputs
@@ -28,7 +29,6 @@ from dropscope.placement import Placement, as_placement
 from dropscope.progress import progress as showing
 from dropscope.scores import foreground_mean, worst_patch
 from dropscope.setting import Setting, check_passes, precise, prepare
-from dropscope.store import weights_fingerprint
 from dropscope.volumes import SCALES, VolumeCase, find_cases, read_case, voxel_volume, write_map
 from dropscope.whole import write_whole
 from dropscope.windows import Predicted, Windows, cut_out, forwards, pad, plan_windows, predict_volume
@@ -177,8 +177,10 @@ class _Run:
             )  # fmt: skip
             with torch.no_grad():
                 shown = setting.plain(setting.data.batches[0])
-        except RuntimeError as error:
-            raise _unfit(model, case, windows, error) from error
+        except BadInput as error:
+            if not isinstance(error.__cause__, RuntimeError):
+                raise
+            raise _unfit(model, case, windows, error.__cause__) from error
         if shown.shape[2:] != some.shape[2:]:
             remedy = "pass a segmentation network; for windows it cannot take, write another --roi"
             received = f"{tuple(shown.shape[2:])} for windows of {tuple(some.shape[2:])}"

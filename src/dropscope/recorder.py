@@ -67,7 +67,7 @@ def run(
     recorder = Recorder()
     recorder.keep = keep
     indices = [(first + i) % inputs.batch_size(args, kwargs) for i in range(size)]
-    some_args, some_kwargs = inputs.take(args, kwargs, indices)
+    some_args, some_kwargs = inputs.copied(*inputs.take(args, kwargs, indices))
     hooks = [
         module.register_forward_hook(lambda *_, name=name: recorder.called.add(name))
         for name, module in twin.named_modules()

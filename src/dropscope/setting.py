@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dropscope import data as data_module
 from dropscope import inputs, models
 from dropscope.data import Batch, Data
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, DropscopeError
 from dropscope.injection import disturbed
 from dropscope.outputs import Outputs, probabilities
 from dropscope.placement import Placement, as_placement
@@ -44,6 +44,7 @@ class Setting:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """Probabilities [examples, classes, …] of one forward, noise or none, as the open context has it."""
+        args, kwargs = inputs.copied(args, kwargs)
         return probabilities(self.model(*args, **kwargs), self.outputs)
 
     def plain(self, batch: Batch) -> Tensor:
@@ -92,10 +93,7 @@ def prepare(
     )
     first = read.batches[0]
     some = inputs.take(*inputs.moved(first.args, first.kwargs, where), range(min(2, first.n)))
-    with torch.no_grad(), precise():
-        site_map = examine(model, *some)
-        with disturbed(model, {}, site_map):
-            shown = probabilities(model(*some[0], **some[1]), outputs)
+    site_map, shown = _seen(model, *some, outputs)
     if len(shown) != min(2, first.n):
         remedy = "return one row per example along axis 0"
         raise BadInput("the output has a row per example", "its shape", tuple(shown.shape), remedy)
@@ -106,6 +104,23 @@ def prepare(
         remedy = "one class index per prediction: [N] for classification, [N, *spatial] for dense outputs"
         raise BadInput("labels have the shape of the predictions", "labels", tuple(labels[0].shape), remedy)
     return Setting(model, read, site_map, outputs, where, seed, masks, shown.shape[1], shown.dim() > 2, ignore_label)
+
+
+def _seen(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Outputs) -> tuple[SiteMap, Tensor]:
+    """The sites, and the probabilities of one plain forward; a model that does not take its inputs is one clear error."""
+    try:
+        with torch.no_grad(), precise(), models.state_kept(model):
+            site_map = examine(model, args, kwargs)
+            own_args, own_kwargs = inputs.copied(args, kwargs)
+            with disturbed(model, {}, site_map):
+                return site_map, probabilities(model(*own_args, **own_kwargs), outputs)
+    except (torch.OutOfMemoryError, DropscopeError):
+        raise
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+        got = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:160]}"
+        given = ", ".join(f"{tuple(t.shape)} {str(t.dtype)[6:]}" for t in inputs.flat([args, kwargs]))
+        remedy = f"call it yourself first; the first inputs are {given}"
+        raise BadInput("the model takes the data as they are", "a forward of two examples", got, remedy) from error
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -118,7 +118,7 @@ class Shared:
         """Two examples × two passes of some placements, every site among them, against the plain loop, and each example
         by itself: a mismatch means the plain path."""
         setting = self.setting
-        few = _first_examples(batch, 2)
+        few = _two_examples(batch)
         self._check_alone(few)
         for forest in self.forests(batch):
             shown = self._shown(forest)
@@ -322,12 +322,23 @@ def _signature(batch: Batch) -> Any:
 
 
 def _some(batch: Batch, begin: int, end: int) -> Batch:
-    end = min(end, batch.n)
-    args, kwargs = inputs.take(batch.args, batch.kwargs, range(begin, end))
-    labels = None if batch.labels is None else batch.labels[begin:end]
-    groups = None if batch.groups is None else batch.groups[begin:end]
-    return Batch(args, kwargs, labels, batch.keys[begin:end], batch.ids[begin:end], groups)
+    return _chosen(batch, range(begin, min(end, batch.n)))
 
 
-def _first_examples(batch: Batch, count: int) -> Batch:
-    return _some(batch, 0, count)
+def _chosen(batch: Batch, numbers: Sequence[int]) -> Batch:
+    where = torch.tensor(list(numbers))
+    args, kwargs = inputs.take(batch.args, batch.kwargs, numbers)
+    labels = None if batch.labels is None else batch.labels[where.to(batch.labels.device)]
+    groups = None if batch.groups is None else [batch.groups[i] for i in numbers]
+    keys = batch.keys[where.to(batch.keys.device)]
+    return Batch(args, kwargs, labels, keys, [batch.ids[i] for i in numbers], groups)
+
+
+def _two_examples(batch: Batch) -> Batch:
+    """The first example and the first that differs from it: equal ones would hide what one does to the other."""
+    other = torch.zeros(batch.n, dtype=torch.bool)
+    for tensor in inputs.flat([batch.args, batch.kwargs]):
+        if tensor.dim() > 0 and len(tensor) == batch.n:
+            other |= (tensor != tensor[:1]).flatten(1).any(1).cpu() if tensor.dim() > 1 else (tensor != tensor[0]).cpu()
+    differs = other.nonzero().flatten().tolist()
+    return _chosen(batch, [0, *(differs[:1] or range(1, batch.n)[:1])])

@@ -366,7 +366,8 @@ def _probabilities(p: Tensor, name: str, check: bool) -> Tensor:
         return p
     low, high = (float(x) for x in torch.aminmax(p))  # a NaN anywhere makes both NaN
     if not (-slack <= low and high <= 1 + slack):
-        remedy = "apply softmax to logits first; look for overflow where there are NaN"
+        overflow = "look for NaN and infinity among the inputs, and for overflow in the model"
+        remedy = "apply softmax to logits first" if low == low else overflow
         raise BadInput("probabilities lie in [0, 1]", f"{name} (smallest, largest)", (low, high), remedy)
     # Rounding just outside would turn x log x into NaN.
     return p.clamp(0, 1) if low < 0 or high > 1 else p

@@ -9,31 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import pandas as pd
-import torch
-from torch import nn
 
 from dropscope.errors import BadInput
 from dropscope.whole import PART, write_whole
 
 FORMAT = 1
-_PLACE = re.compile(r" at 0x[0-9a-f]+")  # in memory: another in every process
-
-
-def weights_fingerprint(model: nn.Module) -> str:
-    """A hash of every parameter and buffer, by name and value, of those that no state_dict holds as well."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, tensor in sorted({**dict(model.named_buffers()), **model.state_dict()}.items()):
-        if isinstance(tensor, torch.Tensor):
-            digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-            digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def digest(value: Any) -> str:
@@ -43,34 +28,6 @@ def digest(value: Any) -> str:
     True
     """
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def code_fingerprint(*things: Any) -> str:
-    """A hash of what functions do and of how models are made: classes, printed settings, code of their forwards."""
-    digest = hashlib.blake2b(digest_size=8)
-    for thing in things:
-        digest.update(b"|")
-        if isinstance(thing, nn.Module):
-            digest.update(_PLACE.sub("", repr(thing)).encode())
-            classes = dict.fromkeys(type(module) for module in thing.modules())
-            functions = [c.forward for c in classes if not c.__module__.startswith(("torch.", "transformers."))]
-        else:
-            functions = [thing]
-        for function in functions:
-            digest.update(f"{getattr(function, '__qualname__', type(function).__qualname__)}|".encode())
-            code = getattr(function, "__code__", None)
-            if code is not None:
-                digest.update(code.co_code + repr((code.co_names, _plain(code.co_consts))).encode())
-    return digest.hexdigest()
-
-
-def _plain(constant: Any) -> Any:
-    """A constant as it prints in every process; of code inside, what it does."""
-    if isinstance(constant, CodeType):
-        return constant.co_code, constant.co_names, _plain(constant.co_consts)
-    if isinstance(constant, frozenset):
-        return sorted(repr(one) for one in constant)
-    return [_plain(one) for one in constant] if isinstance(constant, tuple) else constant
 
 
 class Store:
@@ -88,8 +45,9 @@ class Store:
                 raise BadInput("a run folder has a run.json", "out", str(self.folder), "choose an empty or new folder")
             try:
                 self.rows_folder.mkdir(parents=True, exist_ok=True)
-            except (FileExistsError, NotADirectoryError) as error:
-                raise BadInput("a run has a folder", "out", str(self.folder), "choose another name") from error
+            except OSError as error:
+                got = f"{self.folder}: {error.strerror}"
+                raise BadInput("a run has a folder", "out", got, "choose another name") from error
             known = {"format": FORMAT, "spec": dict(spec), "fixed": dict(fixed)}
             self._begin(json.dumps(known, indent=2, sort_keys=True))
             known = self.read_spec()

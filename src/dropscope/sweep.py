@@ -98,7 +98,10 @@ def _job(
     check_label(label)
     check_score(objective)
     chosen = _chosen_scores(scores, objective)
-    placed = list(dict.fromkeys(as_placement(placement) for placement in placements))
+    if placements is None:
+        raise BadInput("a sweep has placements", "placements", None, "pass a PlacementGrid or a list of texts")
+    several = [placements] if isinstance(placements, str | Placement) else placements
+    placed = list(dict.fromkeys(as_placement(placement) for placement in several))
     if not placed:
         raise BadInput(
             "a sweep has at least one placement", "placements", [], "pass a PlacementGrid or a list of texts"

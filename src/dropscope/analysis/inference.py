@@ -38,8 +38,7 @@ def over_networks(values: Sequence[float], level: float = 0.95) -> Estimate:
         return Estimate(mean, float("nan"), float("nan"), float("nan"), len(x), method)
     mean, error = float(x.mean()), float(stats.sem(x))
     half = float(stats.t.ppf((1 + level) / 2, len(x) - 1)) * error
-    p = float(2 * stats.t.sf(abs(mean) / error, len(x) - 1)) if error > 0 else float(mean == 0)
-    return Estimate(mean, mean - half, mean + half, p, len(x), method)
+    return Estimate(mean, mean - half, mean + half, _p_of_t(mean, error, len(x)), len(x), method)
 
 
 def over_clusters(
@@ -67,26 +66,31 @@ def over_clusters(
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     residual = sums - mean * sizes  # the linearised ratio: its spread over clusters gives the error of the mean
     error = float(np.sqrt(groups / (groups - 1) * (residual**2).sum()) / sizes.sum())
-    p = float(2 * stats.t.sf(abs(mean) / error, groups - 1)) if error > 0 else float(mean == 0)
-    return Estimate(mean, float(low), float(high), p, groups, method)
+    return Estimate(mean, float(low), float(high), _p_of_t(mean, error, groups), groups, method)
+
+
+def _p_of_t(mean: float, error: float, n: int) -> float:
+    """Two-sided. With few replicates and hardly any spread it is small: how many there were stands beside it."""
+    return float(2 * stats.t.sf(abs(mean) / error, n - 1)) if error > 0 else float(mean == 0)
 
 
 def bootstrap_p(
     values: Sequence[float], clusters: Sequence[Hashable] | None = None, replicates: int = 10_000, seed: int = 0
 ) -> float:
-    """Two-sided p-value of "the mean is zero" by the percentile bootstrap over clusters; at least 2/(replicates + 1).
+    """Two-sided p-value of "the mean is zero" by the percentile bootstrap over clusters; at least 2/(replicates + 1),
+    and at least the 2·½ⁿ of n clusters that all have one sign.
 
     Of the same replicates as `over_clusters` with this seed. With few clusters it is too small: see the t test there.
 
-    >>> bootstrap_p([1.0, -1.0]), bootstrap_p([1.0, 1.0, 1.0], replicates=99)
-    (1.0, 0.02)
+    >>> bootstrap_p([1.0, -1.0]), bootstrap_p([1.0, 1.0, 1.0]), bootstrap_p([1.0] * 20, replicates=99)
+    (1.0, 0.25, 0.02)
     """
     sums, sizes = _cluster_sums(values, clusters)
     if len(sums) < 2:
         return float("nan")
     drawn = _resampled_means(sums, sizes, replicates, seed)
     tails = (1 + (drawn <= 0).sum(), 1 + (drawn >= 0).sum())
-    return min(1.0, 2 * float(min(tails)) / (replicates + 1))
+    return min(1.0, max(2 * float(min(tails)) / (replicates + 1), 2 * 0.5 ** len(sums)))
 
 
 def simultaneous(values: Sequence[float], replicates: np.ndarray, level: float = 0.95) -> list[tuple[float, float]]:

@@ -1,4 +1,5 @@
-"""A folder in the layout of the Medical Segmentation Decathlon: imagesTr, labelsTr, with or without dataset.json.
+"""A folder in the layout of the Medical Segmentation Decathlon, or of nnU-Net (CASE_0000.nii.gz, a file per channel):
+imagesTr, labelsTr, with or without dataset.json.
 
 Owns finding, pairing and checking the files; every complaint names the file. An optional `cases.csv` (columns case,
 and any of centre, patient, role) says what the layout cannot. Voxels are read when a case is loaded.
@@ -7,6 +8,7 @@ and any of centre, patient, role) says what the layout cannot. Voxels are read w
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from dropscope.errors import BadInput, MissingExtra
 from dropscope.studies.segmentation_measures.volumes import ROLES, Case, Volumes
 
 _ENDINGS = (".nii.gz", ".nii")
+_CHANNEL = re.compile(r"(.+)_(\d{4})")
 _LITTER = ("._", ".DS_Store")  # what macOS puts beside the official files
 _AFFINE_TOLERANCE = 1e-3
 _UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
@@ -32,25 +35,26 @@ def read_decathlon(folder: str | Path, ignore_label: int | None = None) -> Volum
         if not (root / part).is_dir():
             remedy = "name a folder that holds imagesTr and labelsTr, or write --data phantom"
             raise BadInput("a Decathlon folder holds imagesTr and labelsTr", "--data", str(root / part), remedy)
-    images, labels = _files(root / "imagesTr"), _files(root / "labelsTr")
+    labels = _files(root / "labelsTr")
+    images = _by_case(_files(root / "imagesTr"), labels)
     for name in sorted({*images, *labels}):
         if name not in images or name not in labels:
-            there = images.get(name) or labels[name]
+            there = images[name][0] if name in images else labels[name]
             missing = "labelsTr" if name in images else "imagesTr"
             raise BadInput(
                 "every image has a label of the same name", str(there), f"none in {missing}", "add or remove it"
             )
     about = _dataset_json(root / "dataset.json")
     listed = _cases_csv(root / "cases.csv", sorted(images))
-    shapes = {name: _checked_headers(images[name], labels[name]) for name in sorted(images)}
+    shapes = {name: _checked_case(images[name], labels[name]) for name in sorted(images)}
     _check_alike(shapes, images)
     channels, spacing = next((c, s) for _, c, s in shapes.values())
     cases = tuple(
         Case(
             name,
             shape,
-            lambda image=images[name], label=labels[name]: _voxels(image, label),  # type: ignore[misc]
-            place=str(images[name]),
+            lambda files=images[name], label=labels[name]: _voxels(files, label),  # type: ignore[misc]
+            place=str(images[name][0]),
             **listed.get(name, {"patient": name}),
         )
         for name, (shape, _, _) in shapes.items()
@@ -86,6 +90,22 @@ def _files(folder: Path) -> dict[str, Path]:
     return found
 
 
+def _by_case(images: dict[str, Path], labels: dict[str, Path]) -> dict[str, list[Path]]:
+    """The files of each case: one, or one per channel where all are numbered and labels have no number."""
+    parted = {name: _CHANNEL.fullmatch(name) for name in images}
+    if any(match is None or match[1] not in labels for match in parted.values()):
+        return {name: [path] for name, path in images.items()}
+    cases: dict[str, list[Path]] = {}
+    for name, match in sorted(parted.items()):
+        assert match is not None
+        files = cases.setdefault(match[1], [])
+        if int(match[2]) != len(files):
+            wanted = f"{match[1]}_{len(files):04d}"
+            raise BadInput("channels are numbered from 0000", str(images[name]), f"no {wanted}", f"add {wanted}")
+        files.append(images[name])
+    return cases
+
+
 def _nibabel() -> Any:
     try:
         import nibabel
@@ -101,6 +121,15 @@ def _opened(path: Path) -> Any:
     except (nibabel.filebasedimages.ImageFileError, *_UNREADABLE) as error:
         reason = str(error).splitlines()[0][:120]
         raise BadInput("a volume is a NIfTI file", str(path), reason, "replace or remove the file") from error
+
+
+def _checked_case(files: list[Path], label: Path) -> tuple[tuple[int, ...], int, tuple[float, ...]]:
+    """(spatial shape, channels, spacing) of the files of a case, each of which fits the label."""
+    found = [_checked_headers(image, label) for image in files]
+    for image, (_, channels, _) in zip(files, found, strict=True):
+        if len(files) > 1 and channels > 1:
+            raise BadInput("one of several files holds one channel", str(image), f"{channels} channels", "split it")
+    return found[0][0], sum(channels for _, channels, _ in found), found[0][2]
 
 
 def _checked_headers(image: Path, label: Path) -> tuple[tuple[int, ...], int, tuple[float, ...]]:
@@ -123,15 +152,17 @@ def _checked_headers(image: Path, label: Path) -> tuple[tuple[int, ...], int, tu
     return shape, channels, tuple(float(z) for z in opened.header.get_zooms()[:dims])
 
 
-def _check_alike(shapes: dict[str, tuple[tuple[int, ...], int, tuple[float, ...]]], images: dict[str, Path]) -> None:
+def _check_alike(
+    shapes: dict[str, tuple[tuple[int, ...], int, tuple[float, ...]]], images: dict[str, list[Path]]
+) -> None:
     names = list(shapes)
     first = shapes[names[0]]
     for name in names[1:]:
         shape, channels, _ = shapes[name]
         if (len(shape), channels) != (len(first[0]), first[1]):
             received = f"{len(shape)} dimensions, {channels} channels"
-            remedy = f"{images[names[0]]} has {len(first[0])} dimensions, {first[1]} channels: leave out one kind"
-            raise BadInput("all volumes are alike in dimensions and channels", str(images[name]), received, remedy)
+            remedy = f"{images[names[0]][0]} has {len(first[0])} dimensions, {first[1]} channels: leave out one kind"
+            raise BadInput("all volumes are alike in dimensions and channels", str(images[name][0]), received, remedy)
 
 
 def _array(path: Path) -> np.ndarray:
@@ -145,13 +176,18 @@ def _array(path: Path) -> np.ndarray:
         raise BadInput("a volume can be read whole", str(path), reason, "fetch the file again") from error
 
 
-def _voxels(image: Path, label: Path) -> tuple[Tensor, Tensor]:
-    values, marks = _array(image), _label_array(label)
+def _voxels(files: list[Path], label: Path) -> tuple[Tensor, Tensor]:
+    marks = _label_array(label)
+    channels = [_channels(image, marks.ndim) for image in files]
+    return torch.from_numpy(np.ascontiguousarray(np.concatenate(channels))), torch.from_numpy(marks)
+
+
+def _channels(image: Path, dims: int) -> np.ndarray:
+    values = _array(image)
     missing = int((~np.isfinite(values)).sum())
     if missing:
         raise BadInput("voxels are numbers", str(image), f"{missing} NaN or infinite voxels", "mend or remove the file")
-    values = np.moveaxis(values, -1, 0) if values.ndim > marks.ndim else values[None]
-    return torch.from_numpy(np.ascontiguousarray(values)), torch.from_numpy(marks)
+    return np.moveaxis(values, -1, 0) if values.ndim > dims else values[None]
 
 
 def _label_array(label: Path) -> np.ndarray:
@@ -190,11 +226,14 @@ def _names(about: dict[str, Any], *fields: str) -> list[str]:
         (about[name] for name in fields if isinstance(about.get(name), dict) and about[name]), {}
     )
     try:
-        if all(str(key).isdigit() for key in found):
-            return [str(found[key]) for key in sorted(found, key=int)]
-        return [str(key) for key in sorted(found, key=lambda key: int(found[key]))]
+        numbered = all(str(key).isdigit() for key in found)
+        named = {int(key) if numbered else int(found[key]): str(found[key] if numbered else key) for key in found}
     except (TypeError, ValueError) as error:
         raise BadInput("dataset.json numbers its names", fields[0], found, 'write {"0": "background", …}') from error
+    if sorted(named) != list(range(len(found))):
+        remedy = "number them 0, 1, 2, … without gaps, in dataset.json and in the label files"
+        raise BadInput("dataset.json numbers its names without gaps", fields[0], found, remedy)
+    return [named[number] for number in sorted(named)]
 
 
 def _cases_csv(path: Path, names: list[str]) -> dict[str, dict[str, Any]]:

@@ -72,9 +72,12 @@ def per_measure(rows: pd.DataFrame, costs: dict[str, float]) -> pd.DataFrame:
     table = []
     for name in of_experiments.columns:
         values = of_experiments[name].dropna()
-        difference = over_clusters(
-            (cells[name] - cells[_RIVAL]).to_numpy(), list(cells.index.get_level_values("patient"))
-        )
+        apart = (cells[name] - cells[_RIVAL]).dropna()
+        images = apart.groupby("experiment").transform("size")
+        experiments = apart.index.get_level_values("experiment").nunique()
+        # Every experiment counts the same, however many of its images have errors, as in the mean beside it.
+        weighted = apart * len(apart) / (images * max(experiments, 1))
+        difference = over_clusters(weighted.to_numpy(), list(apart.index.get_level_values("patient")))
         low, median, high = values.quantile([0.05, 0.5, 0.95]) if len(values) else (np.nan,) * 3
         row: dict[str, Any] = {"measure": SHORT.get(name, name), "mean AUC-PR ↑": values.mean(), "median": median}
         row |= {"5 %": low, "95 %": high, "difference to one plain pass": difference.value}

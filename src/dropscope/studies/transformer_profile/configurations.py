@@ -55,11 +55,12 @@ class Reach:
     remarks: tuple[str, ...]
 
 
-def reach(model: nn.Module, example: dict[str, Tensor], site_map: SiteMap) -> Reach:
+def reach(model: nn.Module, example: dict[str, Tensor], site_map: SiteMap, as_it_came: bool = True) -> Reach:
     """What the config fields of the model's family reach, seen by building it with tell-tale rates.
 
     A head with a field of its own keeps the rate its config gives it. For a family without known fields, what a
     dropout serves decides: attention weights follow the attention rate, the head keeps its own, the rest the FFN rate.
+    `as_it_came`: the model was built with the rates of its checkpoint, not with those of a configuration.
     """
     config: Any = model.config
     roles = {(site.module, site.call): site.role for site in site_map.sites}
@@ -76,14 +77,16 @@ def reach(model: nn.Module, example: dict[str, Tensor], site_map: SiteMap) -> Re
             role = roles.get((point.name, point.call))
             follows[point] = "attention" if role == "attention" else found.rate if role == "head" else "ffn"
     known = config.model_type in FIELDS
-    return Reach(follows, tuple(_remarks(follows, roles, site_map, known)))
+    silent = as_it_came and not any(found.rate > 0 for found in site_map.own.values())
+    return Reach(follows, tuple(_remarks(follows, roles, site_map, known, silent)))
 
 
 def _remarks(
-    follows: Mapping[Point, str | float], roles: Mapping[tuple[str, int], str | None], site_map: SiteMap, known: bool
-) -> list[str]:
+    follows: Mapping[Point, str | float], roles: Mapping[tuple[str, int], str | None], site_map: SiteMap, known: bool,
+    silent: bool,
+) -> list[str]:  # fmt: skip
     said = []
-    if site_map.own and not any(found.rate > 0 for found in site_map.own.values()):
+    if site_map.own and silent:
         said.append(
             "every dropout field of the checkpoint is 0: left so, its passes would all be alike; here they are set"
         )

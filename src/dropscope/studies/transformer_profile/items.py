@@ -102,9 +102,9 @@ def labelled(
 ) -> Items:
     """The items of a `.csv`, `.jsonl` or `.parquet` with a text and a label per row.
 
-    An optional `group` column takes the place of memory and reasoning. Rows with one value in a `context` column stay
-    on one side of the split; a `split` column with "train" and "test" is taken as it is. Without `train`, every row is
-    for the test.
+    An optional `group` column takes the place of memory and reasoning. Rows with one value in a `context` column (or,
+    without one, the same text) stay on one side of the split; a `split` column with "train" and "test" is taken as it
+    is. Without `train`, every row is for the test.
     """
     table = read_table(path)
     texts = _filled(table, _column(table, text_column, "text", "--text-column", path), path)
@@ -115,13 +115,13 @@ def labelled(
         if group is None
         else _filled(table, _column(table, group, group, "--group-column", path), path)
     )
-    contexts = _filled(table, "context", path) if "context" in table.columns else [str(i) for i in range(len(table))]
+    first = {text: str(i) for i, text in reversed(list(enumerate(texts)))}
+    contexts = _filled(table, "context", path) if "context" in table.columns else [first[text] for text in texts]
     if "overall" in groups:
         raise BadInput("'overall' stands for all groups together", "a group", "overall", "give that group another name")
     labels, classes = _classes(values, path)
     found = pd.DataFrame({"item": [f"{path.stem}-{i + 1}" for i in range(len(table))], "context": contexts,
                           "group": groups, "label": labels, "split": "test", "text": texts})  # fmt: skip
-    remarks: list[str] = []
     if train and "split" in table.columns:
         found["split"] = _filled(table, "split", path)
         wrong = sorted(set(found.split) - set(SPLITS))
@@ -129,9 +129,6 @@ def labelled(
             raise BadInput(
                 "a split is train or test", f"column 'split' of {path.name}", wrong[0], "write train or test"
             )
-        shared = set(found.context[found.split == "train"]) & set(found.context[found.split == "test"])
-        if shared:
-            remarks.append(f"{len(shared)} contexts lie on both sides of the split that {path.name} gives: a leak")
     elif train:
         found["split"] = _stratified(found, seed)
     for name in dict.fromkeys(groups):
@@ -140,7 +137,7 @@ def labelled(
                 remedy = "give that group at least two contexts, or leave it out"
                 got = f"none in group {name!r}"
                 raise BadInput("every group has items on each side of the split", f"items to {side} on", got, remedy)
-    return Items(found[list(COLUMNS)], classes, tuple(remarks))
+    return Items(found[list(COLUMNS)], classes, tuple(_remarks(found, classes) if train else ()))
 
 
 # --- the two domains --------------------------------------------------------------------------------------------------
@@ -259,8 +256,24 @@ def _filled(table: pd.DataFrame, column: str, path: Path) -> list[str]:
     return values
 
 
+def _remarks(found: pd.DataFrame, classes: Sequence[str]) -> list[str]:
+    """What is odd about a split: something on both sides, or a class on one alone."""
+    train, test = (found[found.split == side] for side in SPLITS)
+    shared = {what: len(set(train[what]) & set(test[what])) for what in ("context", "text")}
+    said = [f"{count} {what}s lie on both sides of the split: a leak" for what, count in shared.items() if count]
+    for side, rows in zip(SPLITS, (train, test), strict=True):
+        lacking = [name for number, name in enumerate(classes) if number not in set(rows.label)]
+        if lacking:
+            said.append(f"no item to {side} on is of class {', '.join(lacking)}")
+    return said
+
+
 def _classes(values: Sequence[str], path: Path) -> tuple[list[int], tuple[str, ...]]:
     """Labels as numbers from 0, and what they are called in the file: in order, numbers by their size."""
+    unknown = [row for row, value in enumerate(values, 1) if value.casefold() in ("nan", "<na>")]
+    if unknown:  # as pandas writes what it does not know
+        where = f"row {unknown[0]} of {path.name}"
+        raise BadInput("every row has a label", where, values[unknown[0] - 1], "fill it in, or leave the row out")
     distinct = sorted(set(values), key=lambda value: (0, int(value), "") if value.isdecimal() else (1, 0, value))
     if len(distinct) < 2:
         raise BadInput("a classifier has at least two classes", f"labels in {path.name}", distinct, "pass more labels")
@@ -274,12 +287,16 @@ def _classes(values: Sequence[str], path: Path) -> tuple[list[int], tuple[str, .
 
 
 def _stratified(table: pd.DataFrame, seed: int) -> list[str]:
-    """A fifth of the contexts of each kind (group and labels) to the test, whole contexts only."""
+    """A fifth of the contexts of each kind (group and labels) to the test, whole contexts only. Contexts that are the
+    only one of their kind make up a kind by group."""
     kinds: dict[Any, list[str]] = {}
     for context, rows in table.groupby("context", sort=False):
         kinds.setdefault((rows.group.iloc[0], tuple(sorted(rows.label))), []).append(str(context))
     rng, test = _rng(seed, "split"), set()
-    for some in kinds.values():
+    alone: dict[str, list[str]] = {}
+    for kind in [kind for kind, some in kinds.items() if len(some) == 1]:
+        alone.setdefault(kind[0], []).extend(kinds.pop(kind))
+    for some in (*kinds.values(), *alone.values()):
         count = max(1, round(len(some) / 5)) if len(some) > 1 else 0
         test |= {some[i] for i in rng.permutation(len(some))[:count]}
     return ["test" if context in test else "train" for context in table.context]

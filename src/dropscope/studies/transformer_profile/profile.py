@@ -58,7 +58,8 @@ def profile(study: Study, described: Described, folder: Path, device: torch.devi
         net = _network(study, described, train, trained_for, parts, device, show)
         on = bench(net, test, device, study.precision_on(device))
         _write_facts(parts, described, checkpoint, on, said)
-        reached = reach(on.model, on.example, on.site_map) if study.rates == "config" and left else None
+        by_fields = study.rates == "config" and left
+        reached = reach(on.model, on.example, on.site_map, trained_for is None) if by_fields else None
         for configuration in left:
             _one_configuration(study, parts, on, configuration, reached, show)
         if mapped:
@@ -127,6 +128,11 @@ def _one_map(study: Study, parts: Parts, on: Bench, show: bool | None) -> None:
 def _as_the_checkpoint_numbers(study: Study, described: Described, test: Encoded) -> Encoded:
     """The items with labels as a classifier that comes trained numbers its classes."""
     names, classes = study.items.classes, described.config.num_labels
+    if getattr(described.config, "problem_type", None) == "multi_label_classification":
+        remedy = "this study is for one class per text; write --train once to train a head for that"
+        raise BadInput(
+            "a checkpoint that is not trained here tells classes apart", described.name, "several labels a text", remedy
+        )
     if not head_is_trained(described, classes):
         raise BadInput("a checkpoint that is not trained here comes with a trained classifier", described.name,
                        "a head without weights", "write --train once")  # fmt: skip

@@ -113,9 +113,11 @@ def _paragraphs(study: Study, models: pd.DataFrame) -> list[str]:
     }[study.rates]
     masks = {"per_example": "every item of a pass has masks of its own", "per_pass": "all items of a pass share a mask"}
     ok = models[models.status == "ok"]
+    apart = set(sides["train"].context).isdisjoint(sides["test"].context)
+    none_shared = "; none shares its context with the other side" if apart and len(sides["train"]) else ""
+    remarks = "".join(f" {text[0].upper()}{text[1:]}." for text in study.items.remarks)
     return [
-        f"{len(sides['train'])} items to train on, {len(sides['test'])} to test on ({groups}); none shares its context "
-        f"with the other side. " + ". ".join(text[0].upper() + text[1:] for text in study.items.remarks) + ".",
+        f"{len(sides['train'])} items to train on, {len(sides['test'])} to test on ({groups}){none_shared}.{remarks}",
         f"{how} Five configurations of an attention and an FFN rate, {study.passes} passes each. Rates are {meaning}; "
         f"{masks[study.masks]}. Every evaluation was audited: `audits.parquet` has the asked and the measured rate of "
         f"every site. Two plain passes of the deterministic configuration agreed to the bit.",

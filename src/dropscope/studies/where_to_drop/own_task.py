@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from dropscope import data as data_module
 from dropscope.errors import BadInput, nearest
+from dropscope.fingerprints import code_fingerprint, weights_fingerprint
 from dropscope.models import device_of, unwrap
 from dropscope.sites import Site, find_sites
-from dropscope.store import code_fingerprint, weights_fingerprint
 from dropscope.studies.where_to_drop.task import Task
 
 LAYERS_AT_MOST = 4  # a grid of nine rates over five layers is 99,999 placements

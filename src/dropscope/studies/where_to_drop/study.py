@@ -19,10 +19,10 @@ from torch import nn
 from dropscope import intervals, measures
 from dropscope.errors import BadInput, nearest
 from dropscope.explain import Explanation
+from dropscope.fingerprints import weights_fingerprint
 from dropscope.grid import RATES, PlacementGrid
 from dropscope.job import Run
 from dropscope.models import random_state_kept
-from dropscope.store import weights_fingerprint
 from dropscope.studies.claims import Claim
 from dropscope.studies.training import load_weights, trained_once
 from dropscope.studies.where_to_drop.cifar_task import accuracy
