@@ -107,7 +107,7 @@ def prepare(
 
 
 def _seen(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Outputs) -> tuple[SiteMap, Tensor]:
-    """The sites, and the probabilities of one plain forward; a model that does not take its inputs is one clear error."""
+    """The sites, and the probabilities of a plain forward; a model that does not take its inputs is one clear error."""
     try:
         with torch.no_grad(), precise(), models.state_kept(model):
             site_map = examine(model, args, kwargs)
