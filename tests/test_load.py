@@ -370,6 +370,17 @@ def test_grey_images_of_8_and_16_bits_are_one_channel(write, tmp_path):
         torch.testing.assert_close(image, torch.full_like(image, 0.2))
 
 
+def test_an_image_that_is_cut_off_is_named(write, tmp_path):
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3)).astype(np.uint8)
+    for name in ("a.png", "b.png"):
+        Image.fromarray(noise).save(tmp_path / name)
+    whole = (tmp_path / "b.png").read_bytes()
+    (tmp_path / "b.png").write_bytes(whole[: len(whole) // 2])  # the header is whole
+    folder = ImageFolder(tmp_path, write("labels.csv", "file,label\na.png,1\nb.png,0\n"))
+    with pytest.raises(BadInput, match=r"b\.png"):
+        read(folder)
+
+
 def test_images_are_resized_on_request(write, tmp_path):
     _save(tmp_path / "a.png", (4, 6))
     _save(tmp_path / "b.png", (5, 5))

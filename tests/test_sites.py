@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import zoo
 from dropscope import inputs
+from dropscope.errors import BadInput
 from dropscope.sites import Site, SiteMap, examine, find_sites
 
 LAYER = ("after_activation", "output", "before_activation", "input")
@@ -394,7 +395,7 @@ def test_finding_sites_touches_nothing(untouched: Callable[..., Any]) -> None:
 
 def test_a_failing_forward_touches_nothing(untouched: Callable[..., Any]) -> None:
     net = zoo.resnet().train()
-    with untouched(net), pytest.raises(RuntimeError):
+    with untouched(net), pytest.raises(BadInput, match=r"conv2d.*the first inputs are \(\d, 8\) float32"):
         find_sites(net, zoo.vectors())
 
 

@@ -308,6 +308,28 @@ def test_best_placements_beside_one_plain_pass(three: list[NetworkResult]) -> No
     assert {"none (one plain pass)", "simulated"} <= set(table["placement"])
 
 
+def test_ties_at_the_least_penalty_are_counted_and_averaged(three: list[NetworkResult]) -> None:
+    """Half of the placements share the least penalty: which of them comes first in the rows says nothing."""
+    for backwards in (False, True):
+        tied = [replace(result, rows=_with_ties(result.rows, backwards)) for result in three]
+        claim = found(claims(task_of(), tied))["useful-bald"]
+        expected = []
+        for result in tied:
+            own = result.rows[(result.rows["measure"] == "bald") & result.rows["twin_of"].isna()]
+            expected.append(own[own["isotonic_penalty"] == 0]["aurc"].mean() - own["aurc"].min())
+        assert f"isotonic penalty {np.mean(expected):.2g}"[:-1] in claim.ours.partition("least AURC: ")[2]
+        assert "placements that share it" in claim.ours
+        table = tables.best_placements(gather(task_of(), tied))
+        least = table[(table["measure"] == "bald") & (table["least"].str.contains("isotonic"))]
+        assert (least["tied"] > 10).all()
+
+
+def _with_ties(rows: pd.DataFrame, backwards: bool) -> pd.DataFrame:
+    low = rows["isotonic_penalty"] <= rows.groupby("measure")["isotonic_penalty"].transform("median")
+    rows = rows.assign(isotonic_penalty=rows["isotonic_penalty"].where(~low, 0.0))
+    return rows.iloc[::-1].reset_index(drop=True) if backwards else rows
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 

@@ -198,6 +198,13 @@ def _is_grey(mode: str) -> bool:
 
 
 def _image(path: Path, size: tuple[int, int] | None) -> Tensor:
+    try:
+        return _pixels(path, size)
+    except (OSError, SyntaxError) as error:  # Pillow raises either for a file that is cut or damaged
+        raise BadInput("an image can be read whole", str(path), str(error), "replace it, or leave it out") from error
+
+
+def _pixels(path: Path, size: tuple[int, int] | None) -> Tensor:
     with Image.open(path) as opened:
         deep = opened.mode.startswith("I;16")
         if deep:  # Pillow resizes these only as floats

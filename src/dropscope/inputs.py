@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, DropscopeError
 from dropscope.tags import tensors
 
 LABEL_KEYS = ("labels", "label")
@@ -97,6 +98,20 @@ def moved(
 def copied(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """For a call of a model that may write into what it is given: an activation in place, a normalisation."""
     return mapped(torch.clone, args, kwargs)
+
+
+@contextmanager
+def taken(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+    """A model that does not take its inputs is one clear error, with what they are."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, DropscopeError):
+        raise
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+        got = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:160]}"
+        given = ", ".join(f"{tuple(t.shape)} {str(t.dtype)[6:]}" for t in tensors((args, kwargs)))
+        remedy = f"call it yourself first; the first inputs are {given}"
+        raise BadInput("the model takes the data as they are", "a forward of some examples", got, remedy) from error
 
 
 def flat(output: Any) -> list[Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dropscope import data as data_module
 from dropscope import inputs, models
 from dropscope.data import Batch, Data
-from dropscope.errors import BadInput, DropscopeError
+from dropscope.errors import BadInput
 from dropscope.injection import disturbed
 from dropscope.outputs import Outputs, probabilities
 from dropscope.placement import Placement, as_placement
@@ -107,20 +107,12 @@ def prepare(
 
 
 def _seen(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Outputs) -> tuple[SiteMap, Tensor]:
-    """The sites, and the probabilities of a plain forward; a model that does not take its inputs is one clear error."""
-    try:
-        with torch.no_grad(), precise(), models.state_kept(model):
-            site_map = examine(model, args, kwargs)
-            own_args, own_kwargs = inputs.copied(args, kwargs)
-            with disturbed(model, {}, site_map):
-                return site_map, probabilities(model(*own_args, **own_kwargs), outputs)
-    except (torch.OutOfMemoryError, DropscopeError):
-        raise
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
-        got = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')[:160]}"
-        given = ", ".join(f"{tuple(t.shape)} {str(t.dtype)[6:]}" for t in inputs.flat([args, kwargs]))
-        remedy = f"call it yourself first; the first inputs are {given}"
-        raise BadInput("the model takes the data as they are", "a forward of two examples", got, remedy) from error
+    """The sites, and the probabilities of a plain forward."""
+    with inputs.taken(args, kwargs), torch.no_grad(), precise(), models.state_kept(model):
+        site_map = examine(model, args, kwargs)
+        own_args, own_kwargs = inputs.copied(args, kwargs)
+        with disturbed(model, {}, site_map):
+            return site_map, probabilities(model(*own_args, **own_kwargs), outputs)
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -84,7 +84,9 @@ def find_sites(model: nn.Module, example: Any) -> list[Site]:
     >>> [(site.name, site.kind, site.positions[0]) for site in find_sites(net, torch.zeros(1, 4))]
     [('0', 'linear', 'after_activation'), ('1', 'activation', 'output'), ('2', 'head', 'output')]
     """
-    return list(examine(models.unwrap(model), *inputs.arguments(example)).sites)
+    args, kwargs = inputs.arguments(example)
+    with inputs.taken(args, kwargs):
+        return list(examine(models.unwrap(model), args, kwargs).sites)
 
 
 def examine(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SiteMap:

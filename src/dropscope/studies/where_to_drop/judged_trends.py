@@ -157,7 +157,9 @@ def _margin_words() -> str:
 
 
 def _mean(g: Gathered, one: pd.Series) -> float:
-    return float(g.of(one["measure"])[one["score"]].mean())
+    """Of the rows that were compared; of all where nothing differs."""
+    relative = float(one["relative"])
+    return float(one["value"]) / relative if abs(relative) > 0 else float(g.of(one["measure"])[one["score"]].mean())
 
 
 def _of_the_mean(relative: float) -> str:

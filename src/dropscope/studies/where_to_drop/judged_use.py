@@ -50,7 +50,7 @@ def useful_claims(g: Gathered, table: pd.DataFrame) -> list[Claim]:
                 f"Placements of lower penalty have a lower AURC, so that choosing by the penalty is useful ({measure})",
                 "not tested in the paper, which chooses by the penalty alone",
                 f"rank correlation of penalty and AURC over placements in a network (1 would be agreement): {text}. "
-                f"Free of accuracy (here −1 would be agreement): {'; '.join(finding)}. AURC of the placement of least "
+                f"Free of accuracy (here −1 would be agreement): {'; '.join(finding)}. AURC of the placements of least "
                 f"penalty − least AURC: {'; '.join(_price(g, measure, penalty) for penalty in known)}",
                 all_of([settled(one, above=0) for one in known.values()]),
                 f"both penalties; {by_test(next(iter(known.values())))}",
@@ -96,9 +96,16 @@ def beats_plain_claims(g: Gathered) -> list[Claim]:
 
 
 def _price(g: Gathered, measure: str, penalty: str) -> str:
-    """What choosing by the penalty costs in AURC, both on these examples."""
-    cost = effect(g.of(measure), lambda own: float(own["aurc"].loc[own[penalty].idxmin()] - own["aurc"].min()))
-    return f"{WORDS[penalty]} {told(cost)}"
+    """What choosing by the penalty costs in AURC, both on these examples. Where many share the least penalty, a choice
+    among them is blind: their mean counts, and it is said how many they are."""
+    rows = g.of(measure)
+    cost = effect(rows, lambda own: float(own["aurc"][_least(own[penalty])].mean() - own["aurc"].min()))
+    tied = effect(rows, lambda own: float(_least(own[penalty]).sum())).value
+    return f"{WORDS[penalty]} {told(cost)}" + (f", mean of {tied:,.0f} placements that share it" if tied > 1 else "")
+
+
+def _least(values: pd.Series) -> pd.Series:
+    return values == values.min()
 
 
 def _widened(row: pd.Series, end: str, level: float) -> float:

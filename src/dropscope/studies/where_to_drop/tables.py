@@ -65,7 +65,8 @@ def best_placements(g: Gathered) -> pd.DataFrame:
 
     `AURC − plain` is the difference to the entropy of one plain pass with its interval over networks (of one network:
     over its test examples, where the sweep kept them). The best of many, chosen on these examples, look better than
-    they are (R28, R29): what a choice is worth on other examples, `chosen` says.
+    they are (R28, R29): what a choice is worth on other examples, `chosen` says. Of placements that share a score, as
+    `tied` counts them, those of least AURC are shown.
     """
     shown = [name for name in _SHOWN if name in g.rows]
     plain = g.baseline[g.baseline["measure"] == PLAIN].set_index("network")["aurc"]
@@ -76,10 +77,12 @@ def best_placements(g: Gathered) -> pd.DataFrame:
         part = rows[rows["measure"] == measure]
         means = part.groupby("placement", sort=False)[shown].mean()
         for score in ("aurc", "isotonic_penalty", "rearrangement_penalty"):
-            for placement in means[score].sort_values(kind="stable").index[:_BEST]:
+            for placement in means.sort_values([score, "aurc"], kind="stable").index[:_BEST]:
                 own = part[part["placement"] == placement]
+                tied = int((means[score] == means.loc[placement, score]).sum())
                 lines.append(
                     {"measure": measure, "least": _SHOWN[score], "placement": placement, **means.loc[placement]}
+                    | {"tied": tied}
                     | _gap(own)
                 )
     for measure, part in g.baseline.groupby("measure", sort=False):
