@@ -339,6 +339,16 @@ def test_another_setting_of_the_same_code_is_another_run(tmp_path: Path) -> None
         _again(zoo.seeded(_Bent), tmp_path / "closure", outputs=_tempered(0.1))
     assert code_fingerprint(partial(pow, 2)) != code_fingerprint(partial(pow, 3))
 
+    class Tempered:
+        def __init__(self, by: float) -> None:
+            self.by = by
+
+        def answer(self, output: Tensor) -> Tensor:
+            return (output / self.by).softmax(-1)
+
+    assert code_fingerprint(Tempered(1.0).answer) != code_fingerprint(Tempered(2.0).answer)
+    assert code_fingerprint(Tempered(1.0).answer) == code_fingerprint(Tempered(1.0).answer)
+
     def counts_down(n: int) -> int:
         return n and counts_down(n - 1)
 

@@ -95,20 +95,26 @@ def _function(function: Any) -> Any:
     if code is None:
         called = vars(type(function)).get("__call__")
         return name, _value(getattr(called, "__code__", None)), _settings(function)
-    held = [_held(cell) for cell in function.__closure__ or ()]
-    return name, _value(code), held, _value(function.__defaults__), _value(function.__kwdefaults__)
+    held = [_held(content) for content in _closed_over(function)]
+    of = _settings(getattr(function, "__self__", None))  # a method of some object
+    return name, _value(code), held, of, _value(function.__defaults__), _value(function.__kwdefaults__)
 
 
-def _held(cell: Any) -> Any:
-    try:
-        content = cell.cell_contents
-    except ValueError:  # not filled yet
-        return None
+def _held(content: Any) -> Any:
     code = getattr(content, "__code__", None)
     if code is not None:  # it may close over itself
-        inner = [c.cell_contents for c in content.__closure__ or () if _is_plain(c.cell_contents)]
-        return _value(code), _value(inner)
+        return _value(code), [_value(one) for one in _closed_over(content) if _is_plain(one)]
     return content.__qualname__ if isinstance(content, type) else _value(content)
+
+
+def _closed_over(function: Any) -> list[Any]:
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # not filled yet
+            found.append(None)
+    return found
 
 
 def _raw(tensor: torch.Tensor) -> Any:
