@@ -17,7 +17,7 @@ import dropscope as ds
 import zoo
 from dropscope import measures, scores
 from dropscope.errors import AuditFailed, BadInput
-from dropscope.job import RANKING, Run
+from dropscope.run import RANKING, Run
 
 
 def net() -> nn.Module:

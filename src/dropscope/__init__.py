@@ -5,8 +5,8 @@ from dropscope.audit import audit
 from dropscope.errors import AuditFailed, BadInput, DropscopeError
 from dropscope.grid import PlacementGrid, PlacementSpace
 from dropscope.injection import injected
-from dropscope.job import Run
 from dropscope.placement import Placement
+from dropscope.run import Run
 from dropscope.sites import Site, find_sites
 from dropscope.sweep import sweep
 from dropscope.uncertainty import maps, sample, uncertainty

@@ -20,8 +20,8 @@ from dropscope import intervals, measures
 from dropscope.audit import audit
 from dropscope.figures import accuracy_curves
 from dropscope.grid import PlacementGrid
-from dropscope.job import Run
 from dropscope.models import random_state_kept
+from dropscope.run import Run
 from dropscope.sites import find_sites
 from dropscope.sweep import sweep
 from dropscope.uncertainty import sample, uncertainty

@@ -13,6 +13,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from dropscope.fingerprints import raw
 from dropscope.models import writes
 from dropscope.noise import Layout
 
@@ -129,5 +130,5 @@ def state_mark(model: torch.nn.Module) -> dict[str, tuple[int, int, bytes]]:
     """A mark of every parameter and buffer; buffers byte by byte, parameters by their write counter."""
     mark = {name: (id(p), writes(p), b"") for name, p in model.named_parameters()}
     for name, buffer in model.named_buffers():
-        mark[name] = id(buffer), 0, buffer.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+        mark[name] = id(buffer), 0, raw(buffer).tobytes()
     return mark

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from dropscope.models import OWN_ATTRIBUTES
+
 _PLACE = re.compile(r" at 0x[0-9a-f]+")  # in memory: another in every process
-_MODULES_OWN = frozenset(vars(nn.Module()))  # training, hooks and the like
 
 
 def weights_fingerprint(model: nn.Module) -> str:
@@ -24,7 +25,7 @@ def weights_fingerprint(model: nn.Module) -> str:
     for name, tensor in sorted({**dict(model.named_buffers()), **model.state_dict()}.items()):
         if isinstance(tensor, torch.Tensor):
             digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-            digest.update(_raw(tensor))
+            digest.update(raw(tensor))
     return digest.hexdigest()
 
 
@@ -55,7 +56,7 @@ def _of_the_hub(module: nn.Module) -> bool:
 
 def _settings(thing: Any) -> list[tuple[str, Any]]:
     """Attributes that are plain values."""
-    own = {name: value for name, value in getattr(thing, "__dict__", {}).items() if name not in _MODULES_OWN}
+    own = {name: value for name, value in getattr(thing, "__dict__", {}).items() if name not in OWN_ATTRIBUTES}
     return [(name, _value(value)) for name, value in sorted(own.items()) if _is_plain(value)]
 
 
@@ -80,7 +81,7 @@ def _value(value: Any) -> Any:
     if _is_plain(value):
         return value
     if isinstance(value, torch.Tensor):
-        return str(value.dtype), tuple(value.shape), hashlib.blake2b(_raw(value), digest_size=8).hexdigest()
+        return str(value.dtype), tuple(value.shape), hashlib.blake2b(raw(value), digest_size=8).hexdigest()
     if isinstance(value, functools.partial):
         return _value(value.func), _value(value.args), _value(value.keywords)
     if isinstance(value, nn.Module):
@@ -117,5 +118,6 @@ def _closed_over(function: Any) -> list[Any]:
     return found
 
 
-def _raw(tensor: torch.Tensor) -> Any:
+def raw(tensor: torch.Tensor) -> memoryview:
+    """The bytes of a tensor."""
     return tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data

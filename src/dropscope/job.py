@@ -10,8 +10,6 @@ import logging
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +20,6 @@ from torch import Tensor
 from dropscope import finalists, measures, scores
 from dropscope.audit import audit_live
 from dropscope.compiled import possible
-from dropscope.errors import BadInput, nearest
 from dropscope.explain import work_of
 from dropscope.fingerprints import code_fingerprint, weights_fingerprint
 from dropscope.measures import Measure
@@ -30,6 +27,7 @@ from dropscope.placement import Placement, as_placement
 from dropscope.progress import progress as showing
 from dropscope.reference import Block, run_reference
 from dropscope.resolve import Live
+from dropscope.run import Run
 from dropscope.setting import Setting, precise
 from dropscope.shared import Unit
 from dropscope.store import Store, digest
@@ -39,7 +37,6 @@ from dropscope.visitor import Point
 
 log = logging.getLogger("dropscope")
 
-RANKING = tuple(name for name, score in scores.TABLE.items() if score.takes == "ranking")
 _PLACEMENTS_PER_UNIT = 100
 _PLACEMENTS_PER_UNIT_CUDA = 10_000  # a larger subtree repeats less of its prefix and fills the GPU; memory permitting
 _SCORED_AT_ONCE = 1 << 26  # values sorted at once
@@ -52,31 +49,6 @@ _BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "plain_entropy": measures.plain_entropy,
     "plain_margin": measures.plain_margin,
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Run:
-    """What a sweep found: `rows` per placement × measure, `baseline` of one plain pass, `examples` of the finalists."""
-
-    rows: pd.DataFrame
-    baseline: pd.DataFrame
-    examples: pd.DataFrame
-    spec: dict[str, Any]
-    engine: str
-    folder: Path | None = None
-    levels: dict[str, dict[str, float]] = field(
-        default_factory=dict
-    )  # each penalty of a random and of a monotone measure
-    seconds: dict[str, float] = field(default_factory=dict)  # wall time of each stage
-
-    def best(self, score: str = "aurc", count: int = 10) -> pd.DataFrame:
-        """The rows that score best."""
-        check_score(score)
-        if score not in self.rows:
-            known = [name for name in RANKING if name in self.rows]
-            raise BadInput("rows are ordered by a score they have", "score", score, f"write one of {known}")
-        rising = scores.TABLE[score].direction == "lower"
-        return self.rows.sort_values(score, ascending=rising, kind="stable").head(count)
 
 
 class Job:
@@ -390,11 +362,6 @@ def _style(live: Live) -> tuple[str, str]:
 def _ordered(parts: list[pd.DataFrame]) -> pd.DataFrame:
     rows = pd.concat(parts, ignore_index=True).sort_values(["number", "order"], kind="stable")
     return rows.drop(columns=["number", "order"]).reset_index(drop=True)
-
-
-def check_score(name: str) -> None:
-    if name not in RANKING:
-        raise BadInput("a score of a sweep is one of the ranking scores", "score", name, nearest(str(name), RANKING))
 
 
 def _versions() -> dict[str, str]:

@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from dropscope.errors import BadInput
 
+OWN_ATTRIBUTES = frozenset(vars(nn.Module()))  # what every module has: training, hooks and the like
 OURS = "_dropscope_hook"  # marks a hook function of ours, wherever a copy of a module carries it
 
 
@@ -129,8 +130,10 @@ def writes(tensor: torch.Tensor) -> int:
 
 
 def shadow(model: nn.Module) -> nn.Module:
-    """A second module tree over the same weights: flags, buffers and hooks are its own, so a trial stays there."""
-    shared: dict[int, torch.Tensor] = {id(parameter): parameter for parameter in model.parameters()}
+    """A second module tree over the same weights: flags, buffers and hooks are its own, so a trial stays there, and so
+    are weights that a forward rescales."""
+    own = {id(_rescaled(module)) for module in model.modules()}
+    shared: dict[int, torch.Tensor] = {id(p): p for p in model.parameters() if id(p) not in own}
     for module in model.modules():
         # What weight_norm and its like compute before each forward has a graph, which deepcopy refuses; it comes anew.
         shared |= {
@@ -154,10 +157,9 @@ def shadow(model: nn.Module) -> nn.Module:
 
 def _uncopyable(model: nn.Module, shared: dict[int, torch.Tensor]) -> dict[int, Any]:
     found: dict[int, Any] = {}
-    own = set(vars(nn.Module()))
     for module in model.modules():
         for name, value in vars(module).items():
-            if name in own or isinstance(value, nn.Module):
+            if name in OWN_ATTRIBUTES or isinstance(value, nn.Module):
                 continue
             try:
                 copy.deepcopy(value, dict(shared))

@@ -93,7 +93,7 @@ def examine(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     """Runs a shadow of the model: in eval at two batch sizes (which dimension counts examples?), once in train mode."""
     twin = models.shadow(model)
     twin.eval()
-    with torch.no_grad(), models.random_state_kept(), models.state_kept(model):
+    with torch.no_grad(), models.random_state_kept():
         two, three = (run(twin, args, kwargs, size) for size in (2, 3))
         again = run(twin, args, kwargs, 2)
         train = train_run(twin, args, kwargs)

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from dropscope import measures
 from dropscope.errors import BadInput
 from dropscope.explain import Explanation, explain, explain_loop
-from dropscope.job import RANKING, Job, Run, check_score
+from dropscope.job import Job
 from dropscope.measures import Measure
 from dropscope.memory import memory_bytes
 from dropscope.placement import Placement, as_placement
+from dropscope.run import RANKING, Run, check_score
 from dropscope.setting import check_passes, prepare
 from dropscope.store import Store
 from dropscope.uncertainty import check_label

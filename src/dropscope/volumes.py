@@ -23,7 +23,7 @@ from dropscope.whole import write_whole
 ENDINGS = (".nii.gz", ".nii")
 PERCENTILES = (5.0, 95.0)
 SCALES = ("percentiles", "none")
-_CHANNEL = re.compile(r"(.+)_(\d{4})")  # case_0000.nii.gz, case_0001.nii.gz: the channels of one case
+CHANNEL = re.compile(r"(.+)_(\d{4})")  # case_0000.nii.gz, case_0001.nii.gz: the channels of one case
 _AFFINE_SLACK = 1e-3
 
 
@@ -110,9 +110,14 @@ def _in_folder(folder: Path) -> list[VolumeCase]:
             raise BadInput("a folder of volumes holds NIfTI files (.nii, .nii.gz) alone", str(path), path.name, remedy)
     if not files:
         raise BadInput("a folder of volumes holds NIfTI files", str(folder), "none", "name another folder")
-    matches = [_CHANNEL.fullmatch(_stem(path)) for path in files]
+    return [_case(name, paths) for name, paths in by_case(files).items()]
+
+
+def by_case(files: Sequence[Path]) -> dict[str, list[Path]]:
+    """The files of each case, in order: one each, or one per channel where all are called `CASE_0000`."""
+    matches = [CHANNEL.fullmatch(_stem(path)) for path in files]
     if not all(matches):
-        return [_case(_stem(path), [path]) for path in files]
+        return {_stem(path): [path] for path in files}
     grouped: dict[str, list[Path]] = {}
     for path, match in zip(files, matches, strict=True):
         assert match is not None
@@ -123,7 +128,7 @@ def _in_folder(folder: Path) -> list[VolumeCase]:
         if len(paths) != most or numbers != [f"{i:04d}" for i in range(most)]:
             wanted = f"{name}_0000 to {name}_{most - 1:04d}"
             raise BadInput(f"every case of a folder has the same {most} channels", name, numbers, f"add {wanted}")
-    return [_case(name, paths) for name, paths in grouped.items()]
+    return grouped
 
 
 def _case(name: str, files: Sequence[Path]) -> VolumeCase:

@@ -8,7 +8,6 @@ and any of centre, patient, role) says what the layout cannot. Voxels are read w
 from __future__ import annotations
 
 import json
-import re
 import zlib
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from torch import Tensor
 
 from dropscope.errors import BadInput, MissingExtra
 from dropscope.studies.segmentation_measures.volumes import ROLES, Case, Volumes
+from dropscope.volumes import CHANNEL, by_case
 
 _ENDINGS = (".nii.gz", ".nii")
-_CHANNEL = re.compile(r"(.+)_(\d{4})")
 _LITTER = ("._", ".DS_Store")  # what macOS puts beside the official files
 _AFFINE_TOLERANCE = 1e-3
 _UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
@@ -91,19 +90,10 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _by_case(images: dict[str, Path], labels: dict[str, Path]) -> dict[str, list[Path]]:
-    """The files of each case: one, or one per channel where all are numbered and labels have no number."""
-    parted = {name: _CHANNEL.fullmatch(name) for name in images}
-    if any(match is None or match[1] not in labels for match in parted.values()):
-        return {name: [path] for name, path in images.items()}
-    cases: dict[str, list[Path]] = {}
-    for name, match in sorted(parted.items()):
-        assert match is not None
-        files = cases.setdefault(match[1], [])
-        if int(match[2]) != len(files):
-            wanted = f"{match[1]}_{len(files):04d}"
-            raise BadInput("channels are numbered from 0000", str(images[name]), f"no {wanted}", f"add {wanted}")
-        files.append(images[name])
-    return cases
+    """The files of each case; a number at the end is a channel where labels have none, else it is the case's own."""
+    parted = [CHANNEL.fullmatch(name) for name in images]
+    channels = all(match is not None and match[1] in labels for match in parted)
+    return by_case(list(images.values())) if channels else {name: [path] for name, path in images.items()}
 
 
 def _nibabel() -> Any:

@@ -21,8 +21,8 @@ from dropscope.errors import BadInput, nearest
 from dropscope.explain import Explanation
 from dropscope.fingerprints import weights_fingerprint
 from dropscope.grid import RATES, PlacementGrid
-from dropscope.job import Run
 from dropscope.models import random_state_kept
+from dropscope.run import Run
 from dropscope.studies.claims import Claim
 from dropscope.studies.training import load_weights, trained_once
 from dropscope.studies.where_to_drop.cifar_task import accuracy
