@@ -2,4 +2,4 @@
 
 import importlib.util
 
-collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["src/dropscope/*kernels.py"]
+collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["src/dropscope/*/kernels.py"]

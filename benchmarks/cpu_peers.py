@@ -23,12 +23,13 @@ from torch import Tensor, nn
 
 import dropscope as ds
 import peers
-from dropscope import data, measures
-from dropscope.explain import describe
-from dropscope.reference import run_reference
-from dropscope.setting import prepare
-from dropscope.shared import Shared
-from dropscope.uncertainty import shared_or_none
+from dropscope import measures
+from dropscope.data import dataset as data
+from dropscope.engine.loop import run_reference
+from dropscope.engine.session import prepare
+from dropscope.engine.shared import Shared
+from dropscope.engine.summary import describe
+from dropscope.runs.passes import shared_or_none
 from nets import cifar_net, dropping, resnets, small_bert
 from timing import machine, milliseconds, ratio, rounds, seconds_of, table
 

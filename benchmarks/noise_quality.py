@@ -25,7 +25,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from dropscope import noise
+from dropscope.noise import keyed as noise
 
 CHUNK = 1 << 22  # words at a time
 SITE = noise.site_key("layer3.conv2", 0)

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dropscope.engine.session import precise
 from dropscope.measures import S3, TABLE
-from dropscope.setting import precise
-from dropscope.statistics import PassStatistics
+from dropscope.statistics.running import PassStatistics
 from dropscope.studies.segmentation_measures.unet import UNet
 from timing import machine, milliseconds, ratio, table
 

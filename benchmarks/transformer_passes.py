@@ -19,9 +19,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from dropscope import inputs
-from dropscope.placement import Placement
-from dropscope.resolve import resolve
+from dropscope.injection.resolution import resolve
+from dropscope.model import inputs
+from dropscope.placement.placement import Placement
 from dropscope.studies.transformer_profile.evaluate import bench
 from dropscope.studies.transformer_profile.passes import probabilities_of_passes
 from dropscope.studies.transformer_profile.tokens import Encoded

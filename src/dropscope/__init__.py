@@ -1,17 +1,30 @@
-"""Monte Carlo Dropout with evidence: where to drop, what to measure, whether it beats one pass, and when to defer."""
+"""Monte Carlo Dropout with evidence: where to drop, what to measure, whether it beats one pass, and when to defer.
 
-from dropscope import measures, scores
-from dropscope.audit import audit
-from dropscope.errors import AuditFailed, BadInput, DropscopeError
-from dropscope.grid import PlacementGrid, PlacementSpace
-from dropscope.injection import injected
-from dropscope.placement import Placement
-from dropscope.run import Run
-from dropscope.sites import Site, find_sites
-from dropscope.sweep import sweep
-from dropscope.uncertainty import maps, sample, uncertainty
-from dropscope.version import __version__
-from dropscope.watch import watch
+Public names alone. Each is imported from its room on first use, so that `import dropscope` and `dropscope --help` do
+not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from dropscope import measures, scores
+    from dropscope.errors import AuditFailed, BadInput, DropscopeError
+    from dropscope.injection import Site, audit, find_sites, injected, watch
+    from dropscope.placement import Placement, PlacementGrid, PlacementSpace
+    from dropscope.runs import Run, maps, sample, sweep, uncertainty
+
+_ROOMS = {
+    "errors": ("AuditFailed", "BadInput", "DropscopeError"),
+    "injection": ("Site", "audit", "find_sites", "injected", "watch"),
+    "placement": ("Placement", "PlacementGrid", "PlacementSpace"),
+    "runs": ("Run", "maps", "sample", "sweep", "uncertainty"),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
     "AuditFailed",
@@ -34,3 +47,17 @@ __all__ = [
     "uncertainty",
     "watch",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("measures", "scores"):
+        return importlib.import_module(f"dropscope.{name}")
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module 'dropscope' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"dropscope.{_ROOM_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

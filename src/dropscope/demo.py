@@ -16,15 +16,13 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from dropscope import intervals, measures
-from dropscope.audit import audit
-from dropscope.figures import accuracy_curves
-from dropscope.grid import PlacementGrid
-from dropscope.models import random_state_kept
-from dropscope.run import Run
-from dropscope.sites import find_sites
-from dropscope.sweep import sweep
-from dropscope.uncertainty import sample, uncertainty
+from dropscope import measures
+from dropscope.analysis import REPLICATES, bootstrap, interval, resamples
+from dropscope.injection import audit, find_sites
+from dropscope.model import random_state_kept
+from dropscope.placement import PlacementGrid
+from dropscope.report import accuracy_curves
+from dropscope.runs import Run, sample, sweep, uncertainty
 
 SITES = ("conv1", "conv2", "fc1")
 _TRAIN, _CHOOSE = 150, 300
@@ -145,14 +143,14 @@ def _deferral(table: pd.DataFrame) -> str:
 
 def _verdict(tables: dict[str, pd.DataFrame], placement: str) -> str:
     (mc, plain) = tables.values()
-    indices = intervals.resamples(len(mc), None, intervals.REPLICATES, 0)
+    indices = resamples(len(mc), None, REPLICATES, 0)
     drawn = [
-        intervals.bootstrap(
+        bootstrap(
             torch.tensor(t.uncertainty.to_numpy(copy=True)), torch.tensor(t.correct.to_numpy(copy=True)), indices
         )["aurc"]
         for t in (mc, plain)
     ]
-    low, high = intervals.interval(drawn[0] - drawn[1])
+    low, high = interval(drawn[0] - drawn[1])
     shown = f"(AURC difference {low:+.4f} to {high:+.4f}, 95 %)"
     if high < 0:
         return f"   Verdict: {placement} ranks errors better than one plain pass here {shown}."

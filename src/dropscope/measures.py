@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput, nearest
-from dropscope.histograms import Compared, compare, top_two
-from dropscope.statistics import CHEAP, PassStatistics, from_passes
+from dropscope.statistics import CHEAP, Compared, PassStatistics, compare, from_passes, top_two
 
 _SLAB = 1 << 17  # counts of a histogram that are looked at together: in float64 they fit into a cache
 _FLOOR = 1e-7

@@ -35,12 +35,12 @@ def slope(x: ArrayLike, y: ArrayLike) -> float:
     return float((centred * (b - b.mean())).sum() / (centred**2).sum())
 
 
-def rank_correlation(x: ArrayLike, y: ArrayLike) -> tuple[float, float]:
+def spearman(x: ArrayLike, y: ArrayLike) -> tuple[float, float]:
     """Spearman's correlation, and its p-value as if the pairs were replicates: descriptive where they are placements.
 
     NaN where one of the two does not vary. Pairs with a NaN are left out.
 
-    >>> rank_correlation([1, 2, 3, 4], [1.0, 4.0, 9.0, 16.0])[0]
+    >>> spearman([1, 2, 3, 4], [1.0, 4.0, 9.0, 16.0])[0]
     1.0
     """
     a, b = _pairs(x, y)
@@ -78,7 +78,7 @@ def trends(rows: pd.DataFrame, by: Sequence[str], scores: Sequence[str]) -> pd.D
         networks = _networks(part)
         for quantity, score in product(by, scores):
             pairs = [(own[quantity].to_numpy(float), own[score].to_numpy(float)) for own in networks]
-            ranks = [rank_correlation(x, y) for x, y in pairs]
+            ranks = [spearman(x, y) for x, y in pairs]
             numbers = {"slope": [slope(x, y) for x, y in pairs], "rank correlation": [rho for rho, _ in ranks]}
             largest = max((p for _, p in ranks if p == p), default=float("nan"))
             for name, values in numbers.items():
@@ -87,7 +87,9 @@ def trends(rows: pd.DataFrame, by: Sequence[str], scores: Sequence[str]) -> pd.D
     return adjusted(pd.DataFrame(lines), ["effect", "statistic"])
 
 
-def contrasts(rows: pd.DataFrame, pairs: Mapping[str, tuple[Choice, Choice]], scores: Sequence[str]) -> pd.DataFrame:
+def pairwise_contrasts(
+    rows: pd.DataFrame, pairs: Mapping[str, tuple[Choice, Choice]], scores: Sequence[str]
+) -> pd.DataFrame:
     """For each named pair of kinds of placements: mean of the first minus mean of the second, and first over second.
 
     A pair is two functions from described rows to a mask of them. `statistic` = "difference" (p of "it is 0"), "ratio"

@@ -6,15 +6,14 @@ anything else is a fault of ours and keeps its traceback. Answers go to stdout, 
 
 from __future__ import annotations
 
-from dropscope.cli import (  # noqa: F401 - importing them adds their commands
-    commands,
-    predict,
+from dropscope.cli import model, predict, start  # noqa: F401 - importing them adds their commands
+from dropscope.cli.app import app
+from dropscope.cli.studies import (  # noqa: F401 - likewise
+    group,
     segmentation_measures,
-    study,
     transformer_profile,
     where_to_drop,
 )
-from dropscope.cli.application import app
 
 __all__ = ["app", "main"]
 

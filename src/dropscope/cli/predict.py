@@ -7,14 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from dropscope.cli.application import AsJson, DryRun, ModelName, Seed, app
-from dropscope.cli.lists import words
-from dropscope.cli.shown import print_json, records, stderr, stdout
+from dropscope.cli.app import AsJson, DryRun, ModelName, Seed, app, words
+from dropscope.cli.console import print_json, records, stderr, stdout
 from dropscope.errors import BadInput
-from dropscope.load import load_model
+from dropscope.loading import load_model
 from dropscope.measures import S3
-from dropscope.prediction import planned
-from dropscope.prediction import predict as run_predict
+from dropscope.volumes import planned
+from dropscope.volumes import predict as run_predict
 
 
 @app.command()

@@ -11,12 +11,7 @@ from torch import Tensor
 from dropscope.scores.calibration import brier, ece, nll
 from dropscope.scores.cases import loss_aurc, loss_correlation
 from dropscope.scores.detection import augrc, aurc, detection_of, error_auprc, error_auroc, excess_aurc
-from dropscope.scores.monotonicity import (
-    isotonic_penalty,
-    penalties_of,
-    rearrangement_penalty,
-    running_minimum_penalty,
-)
+from dropscope.scores.monotonicity import isotonic_penalty, penalties_of, rearrangement_penalty, running_minimum_penalty
 from dropscope.scores.ranking import rank
 from dropscope.scores.segmentation import dice, voxel_auprc
 

@@ -20,11 +20,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from dropscope.atomic import write_whole
 from dropscope.errors import BadInput, MissingExtra
-from dropscope.models import evaluating, random_state_kept
+from dropscope.model import evaluating, random_state_kept
 from dropscope.progress import progress as showing
-from dropscope.studies.writing import write_text
-from dropscope.whole import write_whole
+from dropscope.report import write_text
 
 Batch = Any
 Optimizer = torch.optim.Optimizer

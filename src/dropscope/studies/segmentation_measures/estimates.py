@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from dropscope.models import random_state_kept
+from dropscope.model import random_state_kept
 from dropscope.studies.segmentation_measures.dice_training import Regime, dice_loss
 
 CONTEXT_BYTES = {"cuda": 3 << 30, "cpu": 1 << 29}  # what a process keeps beside its tensors

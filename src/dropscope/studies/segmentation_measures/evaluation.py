@@ -18,16 +18,14 @@ from torch import Tensor, nn
 
 from dropscope import measures as m
 from dropscope import scores
-from dropscope.audit import Audit, audit_live
+from dropscope.engine import Setting, passes_of, precise, prepare
+from dropscope.injection import Audit, Live, audit_live
 from dropscope.measures import Measure
 from dropscope.placement import Placement, as_placement
-from dropscope.reference import passes_of
-from dropscope.resolve import Live
 from dropscope.scores import PassLabels
-from dropscope.setting import Setting, precise, prepare
 from dropscope.statistics import PassStatistics
 from dropscope.studies.segmentation_measures.preparing import Prepared
-from dropscope.visitor import Point
+from dropscope.tracing import Point
 
 FLOORS = (1e-10, 1e-3)  # beside the 1e-7 of the definition: the ranking by this measure depends on it
 FOUR = m.S3

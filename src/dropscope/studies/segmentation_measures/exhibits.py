@@ -18,11 +18,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dropscope.atomic import write_whole
 from dropscope.studies.segmentation_measures.evaluation import costs, maps_of
 from dropscope.studies.segmentation_measures.experiments import Experiment, Network, Work
 from dropscope.studies.segmentation_measures.preparing import Prepared
 from dropscope.studies.segmentation_measures.tables import foreground
-from dropscope.whole import write_whole
 
 EXHIBITS = "exhibits.safetensors"
 

@@ -24,13 +24,13 @@ import pandas as pd
 import torch
 from torch import nn
 
+from dropscope.atomic import write_whole
+from dropscope.checks import check_rate
+from dropscope.device import free_bytes
 from dropscope.errors import BadInput, nearest
-from dropscope.load import load_model
-from dropscope.memory import free_bytes
-from dropscope.models import random_state_kept
-from dropscope.placement import check_rate
+from dropscope.loading import load_model
+from dropscope.model import random_state_kept
 from dropscope.progress import progress as showing
-from dropscope.recognise import is_dropout
 from dropscope.studies.segmentation_measures.dice_training import Regime, train
 from dropscope.studies.segmentation_measures.estimates import worker_bytes
 from dropscope.studies.segmentation_measures.evaluation import evaluate
@@ -38,7 +38,7 @@ from dropscope.studies.segmentation_measures.preparing import Prepared, read_pre
 from dropscope.studies.segmentation_measures.unet import NOISES, UNet, feature_dropout
 from dropscope.studies.segmentation_measures.volumes import Split
 from dropscope.studies.training import load_weights, trained_once
-from dropscope.whole import write_whole
+from dropscope.tracing import is_dropout
 
 DROPOUT = ("training", "inference")
 PREPARED = "prepared.safetensors"

@@ -11,11 +11,11 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from dropscope.analysis.posteriors import compared
+from dropscope.analysis import compared
+from dropscope.report import new_figure
 from dropscope.studies.segmentation_measures.evaluation import FOUR
 from dropscope.studies.segmentation_measures.exhibits import Exhibits
 from dropscope.studies.segmentation_measures.tables import SHORT
-from dropscope.studies.writing import new_figure
 
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 _NOISE = {"bernoulli": "#4477aa", "gaussian": "#ee6677"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from dropscope.studies.claims import Claim, Verdict, decided, shown
+from dropscope.report import Claim, Verdict, decided, shown
 from dropscope.studies.segmentation_measures.evaluation import FOUR
 from dropscope.studies.segmentation_measures.tables import SHORT
 

@@ -16,15 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dropscope.checks import check_passes
+from dropscope.device import device_named
 from dropscope.errors import BadInput, nearest
-from dropscope.load import load_model
-from dropscope.machine import device_named
-from dropscope.models import random_state_kept
+from dropscope.injection import examine, resolve
+from dropscope.loading import load_model
+from dropscope.model import random_state_kept
 from dropscope.placement import as_placement
-from dropscope.recognise import is_dropout
-from dropscope.resolve import resolve
-from dropscope.setting import check_passes
-from dropscope.sites import examine
 from dropscope.studies.segmentation_measures import experiments as grid_of
 from dropscope.studies.segmentation_measures.decathlon import read_decathlon
 from dropscope.studies.segmentation_measures.dice_training import Regime
@@ -40,6 +38,7 @@ from dropscope.studies.segmentation_measures.preparing import (
 )
 from dropscope.studies.segmentation_measures.presets import PRESETS, Preset
 from dropscope.studies.segmentation_measures.volumes import Split, Volumes, split
+from dropscope.tracing import is_dropout
 
 _THREADS = 8  # of a unit on a CPU, at most
 

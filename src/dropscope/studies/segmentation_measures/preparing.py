@@ -19,10 +19,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dropscope.atomic import write_whole
 from dropscope.errors import BadInput
 from dropscope.progress import progress as showing
 from dropscope.studies.segmentation_measures.volumes import Case, Volumes
-from dropscope.whole import write_whole
 
 PERCENTILES = (5.0, 95.0)
 _LARGEST_AUTO = 1 << 21  # voxels: a region above this is for the user to choose

@@ -8,11 +8,10 @@ from typing import Any
 import pandas as pd
 
 from dropscope.errors import BadInput
-from dropscope.studies.claims import Claim
+from dropscope.report import Claim, write_figure, write_summary, write_table
 from dropscope.studies.segmentation_measures import figures, tables
 from dropscope.studies.segmentation_measures.exhibits import Exhibits
 from dropscope.studies.segmentation_measures.judged import judged
-from dropscope.studies.writing import write_figure, write_summary, write_table
 
 TITLE = "Which uncertainty measure finds the wrong voxels (segmentation-measures)"
 _PAPER = {

@@ -15,14 +15,13 @@ import pandas as pd
 from torch import nn
 
 from dropscope.errors import BadInput, nearest
-from dropscope.studies.claims import Claim
+from dropscope.report import Claim, claim_folder
 from dropscope.studies.segmentation_measures import reports
 from dropscope.studies.segmentation_measures.exhibits import EXHIBITS, exhibit, read_exhibits
 from dropscope.studies.segmentation_measures.experiments import PREPARED, Experiment, Work, networks, run_all
 from dropscope.studies.segmentation_measures.planning import Planned
 from dropscope.studies.segmentation_measures.preparing import write_prepared
 from dropscope.studies.training import load_weights
-from dropscope.studies.writing import claim_folder
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,7 @@ import pandas as pd
 import torch
 
 from dropscope import scores
-from dropscope.analysis.inference import over_clusters
-from dropscope.analysis.posteriors import compared, ordered_pairs, patient_bootstrap
+from dropscope.analysis import compared, ordered_pairs, over_clusters, patient_bootstrap
 from dropscope.studies.segmentation_measures.evaluation import FLOORS, FOUR
 
 SHORT = {

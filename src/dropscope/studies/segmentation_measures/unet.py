@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from dropscope.checks import check_rate
 from dropscope.errors import BadInput, nearest
-from dropscope.placement import check_rate
 
 NOISES = ("bernoulli", "gaussian")
 FEATURES = (16, 32, 64, 128)

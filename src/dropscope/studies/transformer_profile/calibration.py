@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dropscope import scores
-from dropscope.intervals import interval, resamples
+from dropscope.analysis import interval, resamples
 from dropscope.studies.transformer_profile.results import PLAIN, Evaluated
 
 REPLICATES = 1_000

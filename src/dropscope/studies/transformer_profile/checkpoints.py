@@ -23,8 +23,8 @@ import torch
 from torch import nn
 
 from dropscope.errors import BadInput, MissingExtra
-from dropscope.families import FIELDS, with_rates
-from dropscope.models import random_state_kept
+from dropscope.injection import FIELDS, with_rates
+from dropscope.model import random_state_kept
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from dropscope.analysis.contrasts import cohens_d, difference_of_means, paired_d
-from dropscope.analysis.inference import bootstrap_p, holm, over_clusters, over_networks
+from dropscope.analysis import bootstrap_p, cohens_d, difference_of_means, holm, over_clusters, over_networks, paired_d
 from dropscope.studies.transformer_profile import published
 from dropscope.studies.transformer_profile.levels import pick
 from dropscope.studies.transformer_profile.results import (

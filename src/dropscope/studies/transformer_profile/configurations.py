@@ -13,13 +13,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from dropscope.checks import check_choice
 from dropscope.errors import BadInput
-from dropscope.families import FIELDS, with_rates
-from dropscope.models import random_state_kept
-from dropscope.placement import Placement, check_choice
-from dropscope.resolve import resolve
-from dropscope.sites import SiteMap, examine
-from dropscope.visitor import Point
+from dropscope.injection import FIELDS, SiteMap, examine, resolve, with_rates
+from dropscope.model import random_state_kept
+from dropscope.placement import Placement
+from dropscope.tracing import Point
 
 MODES = ("config", "component")
 

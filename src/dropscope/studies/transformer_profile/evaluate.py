@@ -16,11 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from dropscope import measures
-from dropscope.audit import Audit, audit_live
 from dropscope.errors import AuditFailed, BadInput
+from dropscope.injection import Audit, SiteMap, audit_live, examine, resolve
 from dropscope.placement import Placement
-from dropscope.resolve import resolve
-from dropscope.sites import SiteMap, examine
 from dropscope.statistics import PassStatistics
 from dropscope.studies.transformer_profile.passes import probabilities_of_passes, rows_at_once
 from dropscope.studies.transformer_profile.tokens import Encoded, TokenBatch, length_sorted, padding

@@ -10,11 +10,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from dropscope.report import new_figure
 from dropscope.studies.transformer_profile import published
 from dropscope.studies.transformer_profile.levels import pick
 from dropscope.studies.transformer_profile.results import OVERALL, PLAIN, Evaluated, short
 from dropscope.studies.transformer_profile.tables import most_degraded
-from dropscope.studies.writing import new_figure
 
 # Okabe and Ito's colours, told apart by everybody; grey for the pass without noise.
 COLOURS = ("0.55", "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")

@@ -17,13 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dropscope.injection import injected
-from dropscope.sites import examine
+from dropscope.injection import examine, injected
+from dropscope.report import write_text
 from dropscope.studies.training import History, Recipe, fit, trained_once
 from dropscope.studies.transformer_profile.checkpoints import Described, load
 from dropscope.studies.transformer_profile.configurations import Configuration, placement_of
 from dropscope.studies.transformer_profile.tokens import Encoded, Shuffled
-from dropscope.studies.writing import write_text
 
 _WARM_UP = 0.1
 _BATCH = 16

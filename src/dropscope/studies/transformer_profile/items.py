@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dropscope.atomic import write_whole
 from dropscope.errors import BadInput, nearest
-from dropscope.files import read_table
+from dropscope.loading import read_table
 from dropscope.studies.transformer_profile.domains import Question, Story, paragraphs, read_hellaswag, read_squad
-from dropscope.whole import write_whole
 
 COLUMNS = ("item", "context", "group", "label", "split", "text")
 SPLITS = ("train", "test")

@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from dropscope.analysis.contrasts import difference_of_means, rank_correlation, sign_test
-from dropscope.analysis.inference import Estimate, over_networks
-from dropscope.studies.claims import Claim, Verdict, decided, shown
+from dropscope.analysis import Estimate, difference_of_means, over_networks, rank_correlation, sign_test
+from dropscope.report import Claim, Verdict, decided, shown
 from dropscope.studies.transformer_profile import published
 from dropscope.studies.transformer_profile.comparisons import ALPHA, READINGS, gaps, kind_gap
 from dropscope.studies.transformer_profile.findings import Findings

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from dropscope.analysis.inference import over_clusters
+from dropscope.analysis import over_clusters
 from dropscope.errors import BadInput
 from dropscope.studies.transformer_profile import published
 from dropscope.studies.transformer_profile.results import OVERALL, PLAIN, Evaluated, short

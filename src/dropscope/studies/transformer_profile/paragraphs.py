@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pandas as pd
 
+from dropscope.report import markdown
 from dropscope.studies.transformer_profile.findings import Findings
 from dropscope.studies.transformer_profile.levels import pick, spread
 from dropscope.studies.transformer_profile.recommend import RULE, overall
 from dropscope.studies.transformer_profile.results import OVERALL, PLAIN, Evaluated
-from dropscope.studies.writing import markdown
 
 
 def about(f: Findings) -> list[str]:

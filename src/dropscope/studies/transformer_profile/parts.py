@@ -14,10 +14,10 @@ from typing import Any
 
 import pandas as pd
 
+from dropscope.atomic import write_whole
 from dropscope.errors import BadInput
+from dropscope.report import write_text
 from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS
-from dropscope.studies.writing import write_text
-from dropscope.whole import write_whole
 
 _OF_A_CONFIGURATION = ("passes", "items", "audits")
 _MODEL = ("model", "family", "kind", "parameters", "specialised", "status", "reason", "seconds_training",

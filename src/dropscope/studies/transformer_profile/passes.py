@@ -13,14 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dropscope.injection import disturbed
-from dropscope.memory import free_bytes
-from dropscope.outputs import probabilities
-from dropscope.resolve import Live
-from dropscope.setting import precise
-from dropscope.sites import SiteMap
+from dropscope.device import free_bytes
+from dropscope.engine import precise
+from dropscope.injection import Live, SiteMap, disturbed
+from dropscope.model import probabilities
 from dropscope.studies.transformer_profile.tokens import TokenBatch
-from dropscope.visitor import Point
+from dropscope.tracing import Point
 
 log = logging.getLogger("dropscope")
 

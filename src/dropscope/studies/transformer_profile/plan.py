@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
+from dropscope.checks import check_choice, check_passes
 from dropscope.errors import BadInput
-from dropscope.placement import check_choice
-from dropscope.setting import check_passes
 from dropscope.studies.transformer_profile import items as items_module
 from dropscope.studies.transformer_profile.checkpoints import CHECKPOINTS
 from dropscope.studies.transformer_profile.configurations import MODES

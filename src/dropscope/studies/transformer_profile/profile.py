@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from dropscope.errors import BadInput
-from dropscope.families import FIELDS
+from dropscope.injection import FIELDS
 from dropscope.progress import progress as showing
 from dropscope.studies.transformer_profile.checkpoints import Described, fingerprint, head_is_trained, load
 from dropscope.studies.transformer_profile.configurations import (

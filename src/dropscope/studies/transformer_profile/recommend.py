@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pandas as pd
 
-from dropscope.analysis.inference import simultaneous
-from dropscope.intervals import interval
+from dropscope.analysis import interval, simultaneous
 from dropscope.studies.transformer_profile.calibration import Key, Replicated, difference, paired
 from dropscope.studies.transformer_profile.results import OVERALL, PLAIN, Evaluated
 

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from dropscope.studies.claims import Claim
+from dropscope.report import Claim, write_figure, write_table
 from dropscope.studies.transformer_profile import figures, paragraphs, tables
 from dropscope.studies.transformer_profile.comparisons import WITHIN_METHODS
 from dropscope.studies.transformer_profile.findings import Findings, find
 from dropscope.studies.transformer_profile.judged import judge
 from dropscope.studies.transformer_profile.recommend import RULE, recommendations_table
 from dropscope.studies.transformer_profile.results import COLUMNS, OVERALL, Evaluated, read
-from dropscope.studies.writing import write_figure, write_table
 
 
 def write_reports(out: Path) -> list[Claim]:

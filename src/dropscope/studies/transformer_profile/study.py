@@ -15,16 +15,15 @@ from typing import Any
 import pandas as pd
 import torch
 
+from dropscope.device import device_named
 from dropscope.errors import BadInput, DropscopeError
-from dropscope.machine import device_named
-from dropscope.studies.claims import Claim
+from dropscope.report import Claim, claim_folder, write_summary
 from dropscope.studies.transformer_profile import reports
 from dropscope.studies.transformer_profile.checkpoints import describe
 from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS
 from dropscope.studies.transformer_profile.parts import collect
 from dropscope.studies.transformer_profile.plan import PRESETS, Study
 from dropscope.studies.transformer_profile.profile import SENSITIVITY_RATE, profile
-from dropscope.studies.writing import claim_folder, write_summary
 
 log = logging.getLogger("dropscope")
 

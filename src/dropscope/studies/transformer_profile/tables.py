@@ -9,7 +9,7 @@ import math
 
 import pandas as pd
 
-from dropscope.analysis.inference import over_networks
+from dropscope.analysis import over_networks
 from dropscope.studies.transformer_profile import published
 from dropscope.studies.transformer_profile.comparisons import gaps
 from dropscope.studies.transformer_profile.levels import pick

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dropscope import inputs
 from dropscope.errors import BadInput
+from dropscope.model import id_keys
 from dropscope.studies.transformer_profile.checkpoints import Described
 
 LONG_TEXTS = ("skip", "cut")
@@ -82,7 +82,7 @@ def encode(described: Described, table: pd.DataFrame, long_texts: str = "skip") 
     if empty is not None:
         raise BadInput("every text has a token", described.name, table.text.iloc[empty], "use another tokenizer")
     tokens = tuple(torch.tensor(ids, dtype=torch.int64) for ids in special)
-    keys = inputs.id_keys(list(table.item))
+    keys = id_keys(list(table.item))
     return Encoded(table, tokens, described.tokenizer.pad_token_id, keys), remarks
 
 

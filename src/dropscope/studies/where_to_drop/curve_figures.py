@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dropscope import scores
+from dropscope.report import new_figure
 from dropscope.studies.where_to_drop.gathered import Gathered
 from dropscope.studies.where_to_drop.table_three import BATCH, MEASURE, curve_pair, values
-from dropscope.studies.writing import new_figure
 
 _SHARE = np.arange(1, 101)
 _CORRECTIONS = {

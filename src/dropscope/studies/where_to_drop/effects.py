@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dropscope.analysis.effects import Choice, contrasts, paired, trends
-from dropscope.analysis.placements import QUANTITIES
+from dropscope.analysis import QUANTITIES, Choice, paired, pairwise_contrasts, trends
 from dropscope.studies.where_to_drop.gathered import JUDGED, PENALTIES, Gathered
 
 BEFORE_AFTER = "before − after the activation"
@@ -20,7 +19,7 @@ def effects(g: Gathered) -> pd.DataFrame:
     """A line per effect, statistic, measure and score: value, interval over networks, p, Holm's p of its family."""
     scores = [score for score in JUDGED if score in g.rows]
     parts = [
-        contrasts(g.rows, _kinds(g), scores),
+        pairwise_contrasts(g.rows, _kinds(g), scores),
         trends(g.rows, QUANTITIES, scores),
         *(trends(g.rows, [penalty], [s for s in ("aurc", "error_auroc") if s in g.rows]) for penalty in PENALTIES),
         *_positions(g, scores),

@@ -16,10 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from dropscope.analysis.placements import marginal, per_layer_rate
+from dropscope.analysis import marginal, per_layer_rate
+from dropscope.report import new_figure, write_figure
 from dropscope.studies.where_to_drop import curve_figures
 from dropscope.studies.where_to_drop.gathered import Gathered
-from dropscope.studies.writing import new_figure, write_figure
 
 SCORE = "rearrangement_penalty"
 COLOURS = {

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from dropscope.analysis.placements import computed, described
+from dropscope.analysis import computed, described
 from dropscope.errors import BadInput
 from dropscope.studies.where_to_drop.task import NetworkResult, Task
 

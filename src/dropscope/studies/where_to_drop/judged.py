@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dropscope.studies.claims import Claim
+from dropscope.report import Claim
 from dropscope.studies.where_to_drop.effects import effects
 from dropscope.studies.where_to_drop.gathered import Gathered, gather
 from dropscope.studies.where_to_drop.judged_numbers import number_claims

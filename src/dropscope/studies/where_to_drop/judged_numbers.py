@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dropscope.analysis.effects import effect
-from dropscope.analysis.inference import Estimate, over_networks
-from dropscope.studies.claims import Claim, Verdict, decided, shown
+from dropscope.analysis import Estimate, effect, over_networks
+from dropscope.report import Claim, Verdict, decided, shown
 from dropscope.studies.where_to_drop.gathered import Gathered
 from dropscope.studies.where_to_drop.published import Number, Published, published_for
 from dropscope.studies.where_to_drop.table_three import BATCH, batch_scores, curve_pair, paired_bootstrap, table_three

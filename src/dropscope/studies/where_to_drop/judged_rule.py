@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dropscope.analysis.effects import effect
-from dropscope.studies.claims import Claim, decided
+from dropscope.analysis import effect
+from dropscope.report import Claim, decided
 from dropscope.studies.where_to_drop.effects import EARLY, alone_alone, alone_several, line
 from dropscope.studies.where_to_drop.gathered import JUDGED, Gathered
 from dropscope.studies.where_to_drop.published import published_for

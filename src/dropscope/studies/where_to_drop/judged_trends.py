@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from dropscope.studies.claims import Claim
+from dropscope.report import Claim
 from dropscope.studies.where_to_drop.effects import BEFORE_AFTER, INPUT_AFTER, line
 from dropscope.studies.where_to_drop.gathered import Gathered
 from dropscope.studies.where_to_drop.published import published_for

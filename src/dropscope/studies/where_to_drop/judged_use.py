@@ -8,9 +8,8 @@ from __future__ import annotations
 import pandas as pd
 from scipy import stats
 
-from dropscope.analysis.effects import effect
-from dropscope.analysis.inference import over_networks
-from dropscope.studies.claims import Claim, Verdict, decided
+from dropscope.analysis import effect, over_networks
+from dropscope.report import Claim, Verdict, decided
 from dropscope.studies.where_to_drop.effects import line
 from dropscope.studies.where_to_drop.gathered import PLAIN, Gathered
 from dropscope.studies.where_to_drop.tables import chosen

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from dropscope.errors import BadInput, nearest
-from dropscope.files import read_table
+from dropscope.loading import read_table
 
 ABNORMAL, NORMAL = 0, 1  # the paper's labels
 

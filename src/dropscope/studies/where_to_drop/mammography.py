@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dropscope.errors import BadInput
-from dropscope.store import digest
+from dropscope.model import digest
 from dropscope.studies.training import History, Recipe, fit
 from dropscope.studies.where_to_drop.augmentation import Amounts
 from dropscope.studies.where_to_drop.effnet import LAYERS, EffNet

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dropscope import data as data_module
+from dropscope.data import read_data
 from dropscope.errors import BadInput, nearest
-from dropscope.fingerprints import code_fingerprint, weights_fingerprint
-from dropscope.models import device_of, unwrap
-from dropscope.sites import Site, find_sites
+from dropscope.injection import Site, find_sites
+from dropscope.model import code_fingerprint, device_of, unwrap, weights_fingerprint
 from dropscope.studies.where_to_drop.task import Task
 
 LAYERS_AT_MOST = 4  # a grid of nine rates over five layers is 99,999 placements
@@ -59,7 +58,7 @@ def own_task(model: nn.Module, data: Any, sites: Sequence[str] | None = None, li
 
 
 def _read(data: Any) -> tuple[Tensor, Tensor, str]:
-    read = data_module.read(data, batch_size=256)
+    read = read_data(data, batch_size=256)
     if read.labels is None:
         raise BadInput("the study compares with labels", "--data", "no labels", "pass labelled examples")
     if any(batch.kwargs or len(batch.args) != 1 or not isinstance(batch.args[0], Tensor) for batch in read.batches):

@@ -17,10 +17,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dropscope.atomic import write_whole
 from dropscope.progress import progress
 from dropscope.studies.where_to_drop.mammograms import Mammogram, check_image, read_bytes, read_image
 from dropscope.studies.where_to_drop.preprocessing import Settings, steps
-from dropscope.whole import write_whole
 
 _PIPELINE = 1  # counts up when the same settings come to mean something else
 _Item = TypeVar("_Item")

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from dropscope.report import new_figure, write_figure
 from dropscope.studies.where_to_drop.mammograms import Mammogram, read_bytes, read_image
 from dropscope.studies.where_to_drop.preprocessing import Box, Mask, Settings, Steps, steps
-from dropscope.studies.writing import new_figure, write_figure
 
 _BREAST, _DROPPED, _BOX, _WIDE = "tab:green", "tab:red", "tab:cyan", "gold"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dropscope.studies.claims import Claim
+from dropscope.report import Claim, write_table, write_text
 from dropscope.studies.where_to_drop import tables
 from dropscope.studies.where_to_drop.effects import effects
 from dropscope.studies.where_to_drop.figures import write_figures
@@ -19,7 +19,6 @@ from dropscope.studies.where_to_drop.gathered import Gathered, gather
 from dropscope.studies.where_to_drop.judged import judged
 from dropscope.studies.where_to_drop.table_three import table_three
 from dropscope.studies.where_to_drop.task import NetworkResult, Task
-from dropscope.studies.writing import write_table, write_text
 
 log = logging.getLogger("dropscope")
 

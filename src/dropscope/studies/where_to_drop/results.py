@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from dropscope.atomic import write_whole
+from dropscope.report import write_text
 from dropscope.studies.where_to_drop.task import NetworkResult
-from dropscope.studies.writing import write_text
-from dropscope.whole import write_whole
 
 _TABLES = ("rows", "baseline", "curves", "inputs", "chosen")
 _FACTS = "result.json"  # written last: a result is there once this is

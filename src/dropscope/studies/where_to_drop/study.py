@@ -16,24 +16,21 @@ import pandas as pd
 import torch
 from torch import nn
 
-from dropscope import intervals, measures
+from dropscope import measures
+from dropscope.analysis import REPLICATES, bootstrap, interval, resamples
+from dropscope.engine import Explanation
 from dropscope.errors import BadInput, nearest
-from dropscope.explain import Explanation
-from dropscope.fingerprints import weights_fingerprint
-from dropscope.grid import RATES, PlacementGrid
-from dropscope.models import random_state_kept
-from dropscope.run import Run
-from dropscope.studies.claims import Claim
+from dropscope.model import random_state_kept, weights_fingerprint
+from dropscope.placement import RATES, PlacementGrid
+from dropscope.report import Claim, claim_folder, write_summary
+from dropscope.runs import Run, sample, sweep, uncertainty
+from dropscope.runs import planned as planned_sweep
 from dropscope.studies.training import load_weights, trained_once
 from dropscope.studies.where_to_drop.cifar_task import accuracy
 from dropscope.studies.where_to_drop.published import published_for
 from dropscope.studies.where_to_drop.reports import write_reports
 from dropscope.studies.where_to_drop.results import load_result, save_result
 from dropscope.studies.where_to_drop.task import NetworkResult, Task
-from dropscope.studies.writing import claim_folder, write_summary
-from dropscope.sweep import planned as planned_sweep
-from dropscope.sweep import sweep
-from dropscope.uncertainty import sample, uncertainty
 
 log = logging.getLogger("dropscope")
 
@@ -183,8 +180,8 @@ def _chosen(
     plain = sample(net, "none", task.test[0], passes=1, device=device, progress=False)[0].cpu()
     right = plain.argmax(1) == task.test[1]
     entropy = measures.plain_entropy(plain)
-    indices = intervals.resamples(len(right), task.test_groups, intervals.REPLICATES, 0)
-    reference = intervals.bootstrap(entropy, right, indices)["aurc"]
+    indices = resamples(len(right), task.test_groups, REPLICATES, 0)
+    reference = bootstrap(entropy, right, indices)["aurc"]
     rows = []
     for row in best.itertuples(index=False):
         table = uncertainty(
@@ -193,7 +190,7 @@ def _chosen(
         )  # fmt: skip
         values = torch.tensor(table[row.measure].to_numpy(copy=True))
         ours, theirs = (float(_aurc(u, right)) for u in (values, entropy))
-        low, high = intervals.interval(intervals.bootstrap(values, right, indices)["aurc"] - reference)
+        low, high = interval(bootstrap(values, right, indices)["aurc"] - reference)
         rows.append(
             {"placement": row.placement, "measure": row.measure, "aurc": ours, "plain_aurc": theirs,
              "difference": ours - theirs, "low": low, "high": high}
@@ -202,7 +199,7 @@ def _chosen(
 
 
 def _aurc(uncertainty_: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    return intervals.bootstrap(uncertainty_, right, [torch.arange(len(right))])["aurc"][0]
+    return bootstrap(uncertainty_, right, [torch.arange(len(right))])["aurc"][0]
 
 
 def _curves(net: nn.Module, task: Task, size: Preset, options: dict[str, Any]) -> pd.DataFrame:

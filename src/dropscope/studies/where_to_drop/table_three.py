@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from dropscope import intervals, scores
-from dropscope.analysis.inference import over_networks
+from dropscope import scores
+from dropscope.analysis import REPLICATES, bootstrap, interval, over_networks, resamples
 from dropscope.placement import Placement
 from dropscope.studies.where_to_drop.gathered import PENALTIES, Gathered
 from dropscope.studies.where_to_drop.published import published_for
@@ -107,11 +107,11 @@ def paired_bootstrap(g: Gathered, network: int, score: str, seed: int = 0) -> tu
     pair = curve_pair(g)
     assert pair is not None
     first, second = (values(g, network, placement) for placement in pair)
-    indices = intervals.resamples(len(first[1]), g.task.test_groups, intervals.REPLICATES, seed)
-    drawn = [intervals.bootstrap(*side, indices)[score] for side in (first, second)]
+    indices = resamples(len(first[1]), g.task.test_groups, REPLICATES, seed)
+    drawn = [bootstrap(*side, indices)[score] for side in (first, second)]
     a, b = (float(scores.TABLE[score].function(*side)) for side in (first, second))
     gaps = drawn[0] - drawn[1]
-    low, high = intervals.interval(gaps - gaps.mean() + (a - b))
+    low, high = interval(gaps - gaps.mean() + (a - b))
     return a - b, low, high
 
 

@@ -11,9 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from dropscope.analysis.effects import effect
-from dropscope.analysis.inference import over_networks
-from dropscope.analysis.placements import marginal
+from dropscope.analysis import effect, marginal, over_networks
 from dropscope.studies.where_to_drop.gathered import PENALTIES, PLAIN, Gathered
 from dropscope.studies.where_to_drop.published import published_for
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dropscope.analysis.inference import Estimate
-from dropscope.studies.claims import Verdict, decided, shown
+from dropscope.analysis import Estimate
+from dropscope.report import Verdict, decided, shown
 
 ALPHA = 0.05
 FACTOR = 2.0  # a published number is met within this factor

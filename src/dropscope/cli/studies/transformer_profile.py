@@ -1,0 +1,137 @@
+"""`dropscope study transformer-profile`: reads what was asked, runs the study, prints what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from enum import Enum
+from typing import Annotated, Any
+
+import pandas as pd
+import typer
+from rich.table import Table
+
+from dropscope.cli.app import AsJson, DryRun, words
+from dropscope.cli.console import print_json, records, stderr, stdout
+from dropscope.cli.studies.group import Preset, print_claims, study
+
+
+class Rates(str, Enum):
+    config = "config"
+    component = "component"
+
+
+class Masks(str, Enum):
+    per_example = "per_example"
+    per_pass = "per_pass"
+
+
+class Protocol(str, Enum):
+    once = "once"
+    per_configuration = "per_configuration"
+    none = "none"
+
+
+class Precision(str, Enum):
+    auto = "auto"
+    fp32 = "fp32"
+    bf16 = "bf16"
+
+
+class LongTexts(str, Enum):
+    skip = "skip"
+    cut = "cut"
+
+
+@study.command("transformer-profile")
+def transformer_profile(
+    models: Annotated[
+        str | None, typer.Option(help="Folders or Hub names, joined by commas; the preset's checkpoints if not given.")
+    ] = None,
+    squad: Annotated[str | None, typer.Option(help="SQuAD's official JSON: the memory domain.")] = None,
+    hellaswag: Annotated[
+        str | None, typer.Option(help="HellaSwag's official JSON lines: the reasoning domain.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="A labelled .csv, .jsonl or .parquet instead of the two.")] = None,
+    text_column: Annotated[str | None, typer.Option(help="Column of the texts in --data; 'text' if not given.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Column of the labels in --data.")] = None,
+    group_column: Annotated[str | None, typer.Option(help="Column of the groups; 'group' if there is one.")] = None,
+    preset: Annotated[Preset, typer.Option(help="How much of the study is run.")] = Preset.paper,
+    items: Annotated[int | None, typer.Option(help="Items in all, a multiple of 20; a fifth is to test on.")] = None,
+    passes: Annotated[int | None, typer.Option(help="Passes per configuration; the preset's if not given.")] = None,
+    learning_rate: Annotated[float, typer.Option(help="Of the fine-tuning.")] = 2e-5,
+    rates: Annotated[
+        Rates, typer.Option(help="What a rate reaches: the family's config fields, or exactly the components.")
+    ] = Rates.config,
+    masks: Annotated[
+        Masks, typer.Option(help="Masks of their own for every item, or one per pass.")
+    ] = Masks.per_example,
+    train: Annotated[
+        Protocol, typer.Option(help="Train once, once per configuration, or not at all (checkpoints come trained).")
+    ] = Protocol.once,
+    context: Annotated[bool, typer.Option(help="Memory items show the start of their paragraph.")] = True,
+    long_texts: Annotated[
+        LongTexts, typer.Option(help="Texts longer than a model takes: left out with their context, or cut; counted.")
+    ] = LongTexts.skip,
+    precision: Annotated[
+        Precision, typer.Option(help="Of the passes; auto is bf16 on a GPU, with its difference to fp32 measured.")
+    ] = Precision.auto,
+    out: Annotated[
+        str, typer.Option(help="Folder of the results; a killed run is taken up there.")
+    ] = "transformer-profile",
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one.")] = None,
+    seed: Annotated[int, typer.Option(help="Of items, training and noise.")] = 42,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Dropout robustness and cognitive profile of transformers: five configurations, memory against reasoning."""
+    # Imported here: the other commands need none of it.
+    from dropscope.device import device_named
+    from dropscope.studies.transformer_profile.plan import prepare
+    from dropscope.studies.transformer_profile.study import planned, run
+
+    where = device_named(device)
+    asked = prepare(
+        None if models is None else words(models),
+        squad=squad, hellaswag=hellaswag, data=data, text_column=text_column, label_column=label_column,
+        group_column=group_column, preset=preset.value, items=items, passes=passes, learning_rate=learning_rate,
+        rates=rates.value, masks=masks.value, train=train.value, with_context=context, long_texts=long_texts.value,
+        precision=precision.value, seed=seed,
+    )  # fmt: skip
+    if dry_run:
+        plan = {**planned(asked), "device": str(where), "out": out}
+        print_json(plan) if as_json else _print_plan(plan)
+        return
+    outcome = run(asked, out, where)
+    accuracies = pd.read_parquet(outcome.out / "passes.parquet")
+    if as_json:
+        grouped = accuracies.groupby(["model", "configuration", "group"], sort=False).accuracy
+        table = grouped.agg(mean="mean", std="std").reset_index()
+        answer = {"out": str(outcome.out), "models": records(outcome.models), "accuracies": records(table)}
+        print_json({**answer, "claims": [asdict(claim) for claim in outcome.claims]})
+        return
+    _print_accuracies(accuracies)
+    for row in outcome.models[outcome.models.status == "skipped"].itertuples():
+        stderr().print(f"skipped {row.model}: {row.reason}")
+    print_claims(outcome.claims)
+    stdout().print(f"summary: {outcome.out / 'summary.md'}", soft_wrap=True)
+
+
+def _print_plan(plan: dict[str, Any]) -> None:
+    for name, value in plan.items():
+        shown = ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        stdout().print(f"{name}: {'; '.join(shown) if isinstance(shown, list) else shown}", soft_wrap=True)
+
+
+def _print_accuracies(accuracies: pd.DataFrame) -> None:
+    """Run-level accuracy of every group, mean ± standard deviation over passes."""
+    grouped = accuracies.groupby(["model", "group", "configuration"], sort=False).accuracy
+    cells = {key: f"{values.mean():.3f} ± {values.std():.3f}" for key, values in grouped}
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("model", overflow="fold")
+    table.add_column("group")
+    names = list(dict.fromkeys(configuration for _, _, configuration in cells))
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    for model, group in dict.fromkeys((model, group) for model, group, _ in cells):
+        table.add_row(model, group, *(cells[model, group, name] for name in names))
+    stdout().print(table)

@@ -1,0 +1,310 @@
+"""Where examples come from: any form of data → parts, each a call of the model with its labels and named fields.
+
+Owns the forms (tensors, Dataset, DataLoader, iterables, datasets.Dataset), the order of reading, stacking, padding.
+What labels mean and how examples are keyed is `data.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
+
+from dropscope.errors import BadInput, nearest
+from dropscope.model import LABEL_KEYS, count_examples, mapped, tensors
+
+Keys = tuple[str | Sequence[str], str | None]
+
+FORMS = "pass (inputs, labels), a Dataset, a DataLoader, a list of batches, or a datasets.Dataset"
+LABEL_PADDING = -100
+# Of a tokenised data set's columns, those that go to the model; texts, row numbers and the like do not.
+MODEL_COLUMNS = frozenset(
+    ("input_ids", "attention_mask", "token_type_ids", "position_ids", "inputs_embeds", "global_attention_mask", "bbox",
+     "pixel_values", "pixel_mask", "input_features", "input_values", "decoder_input_ids", "decoder_attention_mask")
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One batch as it came: `model(*args, **kwargs)`, labels of any kind, and the fields asked for by name."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    labels: Any
+    fields: dict[str, list[Any]]
+    place: str
+
+    @property
+    def size(self) -> int:
+        return count_examples(self.args, self.kwargs)
+
+
+def parts(
+    data: Any,
+    *,
+    batch_size: int,
+    keys: Keys | None,
+    fields: tuple[str, ...],
+    pad: int,
+    by_index: bool,
+    by_position: bool,
+) -> list[Part]:
+    """Everything in `data`, checked to be one call after another of the same form.
+
+    `fields` are looked up beside the inputs and kept from the model. `by_index` needs the order of a data set,
+    `by_position` one that a caller's own list can be matched with.
+    """
+    _check_keys(keys)
+    raw = _batches(data, batch_size, keys, fields, pad, by_index, by_index or by_position)
+    found = [_part(batch, keys, fields, f"batch {i} of data") for i, batch in enumerate(raw)]
+    if not found:
+        remedy = "pass examples; a generator is used up by its first reading, a list is not"
+        raise BadInput("data holds at least one example", "data", f"an empty {type(data).__name__}", remedy)
+    _check_alike(found)
+    return found
+
+
+def is_whole(data: Any) -> bool:
+    """Whether all examples came as one, to be cut into batches as views."""
+    return isinstance(data, tuple | Tensor | np.ndarray) or _is_mapping(data)
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """The same memory as an ordinary tensor: MONAI's MetaTensor and others carry more, which no model needs."""
+    tensor = tensor.as_tensor() if hasattr(tensor, "as_tensor") else tensor
+    return tensor.detach()
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """The same memory where torch can use it: not what is read-only or runs backwards."""
+    return torch.from_numpy(array if array.flags.writeable and min(array.strides, default=0) >= 0 else array.copy())
+
+
+def listing(values: Any, name: str) -> list[Any]:
+    """One entry per example as Python values."""
+    if isinstance(values, str) or not hasattr(values, "__len__"):
+        raise BadInput(f"{name} has one entry per example", name, type(values).__name__, "pass a list, one per example")
+    return values.tolist() if isinstance(values, Tensor | np.ndarray) else list(values)
+
+
+# --- a form of data → raw batches -------------------------------------------------------------------------------------
+
+
+def _is_mapping(value: Any) -> bool:
+    return hasattr(value, "keys") and hasattr(value, "__getitem__")  # dict, and Hugging Face's BatchEncoding
+
+
+def _batches(
+    data: Any, batch_size: int, keys: Keys | None, fields: tuple[str, ...], pad: int, by_index: bool, ordered: bool
+) -> Iterator[Any]:
+    if isinstance(data, DataLoader):
+        yield from _in_order(data, ordered)
+    elif is_whole(data):
+        yield data
+    elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list | str | bytes):
+        tokenised = hasattr(data, "column_names") and hasattr(data, "features")  # a datasets.Dataset
+        for start in range(0, len(data), batch_size):
+            some = range(start, min(start + batch_size, len(data)))
+            if tokenised:
+                yield _columns(data[some.start : some.stop], keys, fields, pad)
+            else:
+                yield _collated([data[i] for i in some], "items of data", pad)
+    elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
+        if by_index:
+            remedy = "pass ids=[...], one per example in that order, ids='field' of dict batches, or leave ids out"
+            raise BadInput("an iterable has no index of its examples", "ids", "index", remedy)
+        yield from DataLoader(data, batch_size=batch_size) if isinstance(data, IterableDataset) else data
+    else:
+        raise BadInput("data is a data set", "data", type(data).__name__, FORMS)
+
+
+def _in_order(loader: DataLoader[Any], ordered: bool) -> Iterator[Any]:
+    """Every batch of a loader, in the order of its data set where it goes over all of that, shuffled or not."""
+    sampler = loader.sampler
+    shuffles = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
+    whole = (shuffles or type(sampler) is SequentialSampler) and type(loader.batch_sampler) is BatchSampler
+    if not whole or type(loader).__iter__ is not DataLoader.__iter__:
+        if ordered:
+            kind = type(loader.dataset if isinstance(loader.dataset, IterableDataset) else sampler).__name__
+            rule = "ids and groups by position need a DataLoader that goes over its whole data set"
+            remedy = "name a field of its dict batches (ids='field'), pass the Dataset itself, or leave them out"
+            raise BadInput(rule, "sampler or data set of the DataLoader", kind, remedy)
+        yield from loader
+    elif shuffles or loader.drop_last:
+        yield from DataLoader(
+            loader.dataset,
+            batch_size=loader.batch_size,
+            collate_fn=loader.collate_fn,
+            num_workers=loader.num_workers,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+        )
+    else:
+        yield from loader
+
+
+def _columns(rows: Any, keys: Keys | None, fields: tuple[str, ...], pad: int) -> dict[str, Any]:
+    """The rows of a `datasets.Dataset` that matter: model inputs, labels and what was asked for by name."""
+    if keys is None:
+        wanted = [name for name in rows if name in MODEL_COLUMNS or name in LABEL_KEYS]
+        if not MODEL_COLUMNS.intersection(wanted):
+            remedy = "tokenise it first (dataset.map), or name the columns: keys=('input', 'label')"
+            raise BadInput("a datasets.Dataset has columns that a model takes", "its columns", list(rows), remedy)
+    else:
+        wanted = [*([keys[0]] if isinstance(keys[0], str) else keys[0]), *([] if keys[1] is None else [keys[1]])]
+    columns = {name: list(_field(rows, name, "data")) for name in dict.fromkeys([*wanted, *fields])}
+    masked = "attention_mask" in columns
+    return {name: _collated(column, name, pad, masked) for name, column in columns.items()}
+
+
+def _collated(values: list[Any], name: str, pad: int, masked: bool = False) -> Any:
+    try:
+        return _stacked(values, name, pad, masked)
+    except BadInput:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        remedy = "make every item alike, or pass DataLoader(dataset, collate_fn=...)"
+        raise BadInput("items of a data set have one form", name, str(error), remedy) from error
+
+
+def _stacked(values: list[Any], name: str, pad: int, masked: bool = False) -> Any:
+    """One batch of many items: tensors and numbers stacked, dicts and tuples part by part, anything else as a list."""
+    first = values[0]
+    if _is_mapping(first):
+        masked = "attention_mask" in first
+        return {key: _stacked([value[key] for value in values], key, pad, masked) for key in first.keys()}  # noqa: SIM118
+    if isinstance(first, tuple) or (isinstance(first, list) and any(_is_input(part) for part in first)):
+        return tuple(_stacked(list(column), name, pad) for column in zip(*values, strict=True))
+    if not isinstance(first, Tensor | np.ndarray | np.number | np.bool_ | int | float | list):
+        return values
+    if isinstance(first, list) and isinstance(next(iter(first), None), str):
+        return values
+    rows = [_row(value) for value in values]
+    shapes = {tuple(row.shape) for row in rows}
+    if len(shapes) == 1:
+        return torch.stack(rows)
+    if not masked or any(len(shape) == 0 for shape in shapes) or len({shape[1:] for shape in shapes}) > 1:
+        remedy = "to have sequences padded, keep their attention_mask; else pass DataLoader(dataset, collate_fn=...)"
+        raise BadInput("examples of a batch have one shape", f"shapes of {name!r}", sorted(shapes), remedy)
+    fill = pad if name == "input_ids" else LABEL_PADDING if name in LABEL_KEYS else 0
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
+
+
+def _is_input(value: Any) -> bool:
+    return isinstance(value, Tensor | np.ndarray) or _is_mapping(value)
+
+
+def _row(value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return plain(value)
+    return torch.from_numpy(np.array(value)) if isinstance(value, np.ndarray | np.generic) else torch.tensor(value)
+
+
+# --- one raw batch → what the model is called with --------------------------------------------------------------------
+
+
+def _part(batch: Any, keys: Keys | None, fields: tuple[str, ...], place: str) -> Part:
+    given, labels = batch, None
+    if isinstance(batch, tuple | list):
+        if len(batch) not in (1, 2):
+            remedy = "write (inputs, labels); several inputs are one tuple: ((x1, x2), labels), or ((x1, x2), None)"
+            raise BadInput("a tuple is (inputs, labels)", f"parts of {place}", len(batch), remedy)
+        given, labels = batch[0], batch[1] if len(batch) == 2 else None
+    found: dict[str, list[Any]] = {}
+    if _is_mapping(given):
+        found = {name: listing(_field(given, name, place), name) for name in fields}
+        given, own = _named(given, keys, fields, place)
+        labels = own if labels is None else labels
+    elif keys is not None or fields:
+        what, value = ("keys", keys) if keys is not None else ("ids or groups", fields[0])
+        remedy = "pass ids and groups as sequences, and (inputs, labels) without keys"
+        raise BadInput("only dicts have fields to be named", what, value, remedy)
+    if _is_mapping(given):
+        args, kwargs = (), {name: _leaf(given[name], f"{name!r} in {place}") for name in given}
+    else:
+        each = given if isinstance(given, tuple | list) else (given,)
+        args, kwargs = tuple(_leaf(value, f"inputs in {place}") for value in each), {}
+    part = Part(args, kwargs, labels, found, place)
+    _check_part(part)
+    return part
+
+
+def _named(batch: Any, keys: Keys | None, fields: tuple[str, ...], place: str) -> tuple[Any, Any]:
+    """(inputs, labels) of a dict: as `keys` names them, else labels under their usual names and the rest but texts."""
+    if keys is not None:
+        chosen, label = keys
+        labels = None if label is None else _field(batch, label, place)
+        if isinstance(chosen, str):
+            return _field(batch, chosen, place), labels
+        return {name: _field(batch, name, place) for name in chosen}, labels
+    names = list(batch.keys())
+    labels = next((batch[name] for name in LABEL_KEYS if name in names), None)
+    rest = [name for name in names if name not in LABEL_KEYS and name not in fields]
+    return {name: batch[name] for name in rest if not _is_text(batch[name])}, labels
+
+
+def _field(batch: Any, name: str, place: str) -> Any:
+    names = [str(key) for key in batch.keys()]  # noqa: SIM118
+    if name not in names:
+        raise BadInput("a field is one that the data has", f"field of {place}", name, nearest(name, names))
+    return batch[name]
+
+
+def _is_text(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "US"
+    return isinstance(value, str) or (isinstance(value, list | tuple) and len(value) > 0 and isinstance(value[0], str))
+
+
+def _leaf(value: Any, place: str) -> Any:
+    if isinstance(value, Tensor):
+        return plain(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        return from_numpy(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, tuple):
+        return tuple(_leaf(part, place) for part in value)
+    got = f"a {type(value).__name__}" + (f" of {type(value[0]).__name__}" if isinstance(value, list) and value else "")
+    remedy = "pass a tensor (return_tensors='pt', a transform), or name the fields that are: keys=('image', 'label')"
+    raise BadInput("inputs are tensors, examples along dimension 0", place, got, remedy)
+
+
+def _check_keys(keys: object) -> None:
+    if keys is None:
+        return
+    ok = isinstance(keys, tuple | list) and len(keys) == 2 and isinstance(keys[0], str | tuple | list)
+    if not (ok and (keys[1] is None or isinstance(keys[1], str))):  # type: ignore[index]
+        remedy = "write keys=('image', 'label'), or ('image', None) without labels"
+        raise BadInput("keys names the input and the label", "keys", keys, remedy)
+
+
+def _check_part(part: Part) -> None:
+    count_examples(part.args, part.kwargs)
+    batched = [t for t in tensors((part.args, part.kwargs)) if t.dim() > 0]
+    if len({t.shape[0] for t in batched}) > 1:
+        remedy = "give every input one row per example"
+        got = [tuple(t.shape) for t in batched]
+        raise BadInput("inputs have the same number of examples", f"shapes of inputs in {part.place}", got, remedy)
+    devices = sorted({str(t.device) for t in batched})
+    if len(devices) > 1:
+        remedy = "move them: x.to(device)"
+        raise BadInput("inputs of a batch lie on one device", f"devices in {part.place}", devices, remedy)
+
+
+def _check_alike(found: list[Part]) -> None:
+    """All batches are the same call: [x, y] in place of (x, y) would otherwise pass for two batches."""
+
+    def form(part: Part) -> Any:
+        return *mapped(lambda t: (t.dtype, t.dim()), part.args, part.kwargs), part.labels is not None
+
+    for part in found[1:]:
+        if form(part) != form(found[0]):
+            remedy = "make all batches alike; inputs with their labels are a tuple (inputs, labels), not a list"
+            got = f"{form(part)} after {form(found[0])}"
+            raise BadInput("batches have the same inputs, types and dimensions", part.place, got, remedy)

@@ -1,0 +1,365 @@
+"""Runs a plan: depth first, a block of examples and passes at a time, statistics streamed, in bounded memory.
+
+Owns the walk over the tree and the block sizes it is given; what is shared is decided in `plan.py`, how rows meet in
+`segments.py`. It never looks at what the numbers mean.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from dropscope.device import runs_kernels
+from dropscope.engine import fusion, segments
+from dropscope.engine.cost import Blocks
+from dropscope.engine.graph import feed_values
+from dropscope.engine.segments import Segment
+from dropscope.engine.tree import Plan, Step, Subtree
+from dropscope.errors import BadInput
+from dropscope.noise import bits, site_key, streams, threshold
+from dropscope.statistics import PassStatistics
+
+log = logging.getLogger("dropscope")
+
+Probabilities = Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """A value of some level with the number of variants it holds."""
+
+    value: Tensor
+    level: int
+    variants: int
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """Statistics of some passes, summed in a kernel: `[variants, examples, classes + 4]` (see `kernels.tail`)."""
+
+    values: Tensor
+    passes: int
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Consecutive earlier variants, from `first`, that have `each` children."""
+
+    first: int
+    parents: int
+    each: int
+
+
+class Engine:
+    """A plan made ready to run: its trunk and segments as functions."""
+
+    def __init__(
+        self, plan: Plan, probabilities: Probabilities, seed: int, per_pass: bool = False, softmax: bool = False
+    ) -> None:
+        self.plan = plan
+        self.softmax = softmax  # the output is logits and nothing else: the fused end may stand in
+        self._probabilities = probabilities
+        self._seed, self._per_pass = seed, per_pass
+        self._trunk = segments.trunk(plan)
+        self._segments: dict[tuple[int, int], Segment] = {}
+        self._compiled = False
+        self._middles: dict[tuple[int, int], fusion.Middle | None] = {}
+
+    def middle(self, first: int, index: int) -> fusion.Middle | None:
+        if (first, index) not in self._middles:
+            self._middles[first, index] = fusion.middle(self.plan, first, index)
+        return self._middles[first, index]
+
+    def segment(self, first: int, index: int) -> Segment:
+        if (first, index) not in self._segments:
+            made = segments.segment(self.plan, first, index)
+            self._segments[first, index] = replace(made, module=Compiled(made.module)) if self._compiled else made
+        return self._segments[first, index]
+
+    def compile(self) -> None:
+        """From here on, segments are compiled at their first call."""
+        self._compiled = True
+        self._segments.clear()
+
+    def plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, dict[fx.Node, Tensor]]:
+        """The plain pass of a block: its probabilities `[examples, classes, …]`, and every value a segment reads."""
+        values = self._trunk.module(*feed_values(args, kwargs))
+        reads = dict(zip(self._trunk.outputs, values, strict=True))
+        return self._probabilities(self._unflattened(reads)), reads
+
+    def _unflattened(self, values: dict[fx.Node, Tensor]) -> Any:
+        leaves = [
+            values.get(leaf) if isinstance(leaf, fx.Node) else leaf
+            for leaf in pytree.tree_leaves(self.plan.captured.output)
+        ]
+        return pytree.tree_unflatten(leaves, self.plan.captured.out_spec)
+
+    def passes(
+        self, subtree: Subtree, reads: dict[fx.Node, Tensor], keys: Tensor, passes: Sequence[int], blocks: Blocks
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Probabilities `[variants, passes, examples, classes, …]` of the leaves `slice`, leaf by leaf in order."""
+        for leaves, result in _Frame(self, subtree, reads, keys, passes, blocks, None, None).descend(
+            subtree.first, 0, 1, {}, {}
+        ):
+            assert isinstance(result, Tensor)
+            yield leaves, result
+
+    def results(
+        self,
+        subtree: Subtree,
+        reads: dict[fx.Node, Tensor],
+        keys: Tensor,
+        passes: Sequence[int],
+        blocks: Blocks,
+        plain: Tensor,
+        needs: Collection[str],
+    ) -> Iterator[tuple[slice, Tensor | Sums]]:
+        """As `passes`, but where the end of the graph is fused with the statistics, their sums."""
+        end = fusion.tail(self.plan, subtree.first, needs) if self.softmax and runs_kernels(keys.device) else None
+        yield from _Frame(self, subtree, reads, keys, passes, blocks, plain, end).descend(subtree.first, 0, 1, {}, {})
+
+    def uniform(self, step: Step, keys: Tensor, passes: Sequence[int]) -> Tensor:
+        """The words of one site for a block, `[passes × examples, …]`: the same for every variant."""
+        number = torch.as_tensor(list(passes), dtype=torch.int64, device=keys.device)
+        examples = torch.zeros_like(keys) if self._per_pass else keys
+        begun = streams(self._seed, site_key(step.name, step.call), number[:, None], examples[None, :])
+        return bits(begun.reshape(-1), segments.unit_shape(step, self.plan.captured))
+
+
+class _Frame:
+    """One block of examples and passes on its way down one subtree."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        subtree: Subtree,
+        reads: dict[fx.Node, Tensor],
+        keys: Tensor,
+        passes: Sequence[int],
+        blocks: Blocks,
+        plain: Tensor | None,
+        end: fusion.Tail | None,
+    ) -> None:
+        self.plain, self.end = plain, end
+        self.fast = runs_kernels(keys.device)
+        self.engine, self.subtree, self.reads, self.blocks = engine, subtree, reads, blocks
+        self.rows = len(keys) * len(passes)
+        self.shape = (len(passes), len(keys))
+        self.device = keys.device
+        steps = engine.plan.steps
+        self.words = {i: engine.uniform(steps[i], keys, passes) for i in range(subtree.first, len(steps))}
+        self.full_rows = blocks.examples * blocks.passes
+
+    def descend(
+        self, index: int, start: int, count: int, held: dict[fx.Node, _Held], maps: dict[int, np.ndarray]
+    ) -> Iterator[tuple[slice, Tensor | Sums]]:
+        """The children of variants [start, start + count) of the level before step `index`, in chunks that fit."""
+        plan, subtree = self.engine.plan, self.subtree
+        level = subtree.levels[index - subtree.first]
+        low, high = (int(i) for i in np.searchsorted(level.parent, [start, start + count]))
+        at_once = self._variants_at_once(index, _regular(level.parent[low:high] - start))
+        for begin in range(low, high, at_once):
+            end = min(begin + at_once, high)
+            numbers = level.parent[begin:end] - start
+            chosen = {i: m[numbers] for i, m in maps.items()} | {index - 1: numbers}
+            each = _regular(numbers - numbers[0])
+            family = None if each is None else _Family(int(numbers[0]), len(numbers) // each, each)
+            choice = level.choice[begin:end]
+            if index + 1 == len(plan.steps):
+                sums = self._fused_end(index, choice, held, family)
+                if sums is not None:
+                    yield slice(begin, end), sums
+                    continue
+                outputs = self._run(self.engine.segment(subtree.first, index), index, choice, held, chosen, family)
+                yield slice(begin, end), self._finish(outputs, end - begin)
+            else:
+                made = self._fused_middle(index, choice, held, family)
+                if made is None:
+                    made = self._run(self.engine.segment(subtree.first, index), index, choice, held, chosen, family)
+                below = held | {node: _Held(value, index, end - begin) for node, value in made.items()}
+                yield from self.descend(index + 1, begin, end - begin, below, chosen)
+
+    def _variants_at_once(self, index: int, each: int | None) -> int:
+        """How many variants fit; whole families where a kernel takes them together."""
+        last = index + 1 == len(self.engine.plan.steps)
+        fits = self.end is not None if last else self.fast and self.engine.middle(self.subtree.first, index) is not None
+        if fits and each is not None and self.blocks.fused_rows:
+            return max(each, self.blocks.fused_rows[index] // self.full_rows // each * each)
+        return max(1, self.blocks.rows[index] // self.full_rows)
+
+    def _fused_end(
+        self, index: int, choice: np.ndarray, held: dict[fx.Node, _Held], family: _Family | None
+    ) -> Sums | None:
+        if self.end is None or self.plain is None or family is None or family.each > 64:
+            return None
+        entry = self._entry(index, held, family)
+        if entry is None:
+            return None
+        level, gain = _parameters(self.engine.plan.steps[index], choice, self.device)
+        words = self.words[index].reshape(self.rows, -1)
+        hidden = (
+            entry.reshape(family.parents, -1, entry.shape[-1]) if index > self.subtree.first else entry.unsqueeze(0)
+        )
+        children = family.each if index > self.subtree.first else len(choice)
+        return Sums(self.end.sums(hidden, words, level, gain, self.plain, self.shape[0], children), self.shape[0])
+
+    def _fused_middle(
+        self, index: int, choice: np.ndarray, held: dict[fx.Node, _Held], family: _Family | None
+    ) -> dict[fx.Node, Tensor] | None:
+        part = self.engine.middle(self.subtree.first, index) if self.fast else None
+        entry = None if part is None else self._entry(index, held, family)
+        if part is None or entry is None or family is None:
+            return None
+        first = index == self.subtree.first
+        nested = fusion.nested_choices(choice, 1 if first else family.parents)
+        if nested is None:
+            return None
+        step = self.engine.plan.steps[index]
+        level, gain = _parameters(step, nested, self.device)
+        value = entry.unsqueeze(0) if first else entry.reshape(family.parents, -1, *entry.shape[1:])
+        words = self.words[index].reshape(self.rows, -1)
+        return {self.engine.plan.steps[index + 1].node: part.run(value, words, level, gain, self.shape[1])}
+
+    def _entry(self, index: int, held: dict[fx.Node, _Held], family: _Family | None) -> Tensor | None:
+        """The rows that the noise of this step falls on, for whole families only."""
+        node = self.engine.plan.steps[index].node
+        kept = held.get(node)
+        if kept is None:
+            return self.reads[node] if index == self.subtree.first else None
+        if kept.level != index - 1 or family is None:
+            return None
+        return kept.value.unflatten(0, (kept.variants, -1))[family.first : family.first + family.parents].flatten(0, 1)
+
+    def _run(
+        self,
+        part: Segment,
+        index: int,
+        choice: np.ndarray,
+        held: dict[fx.Node, _Held],
+        chosen: dict[int, np.ndarray],
+        family: _Family | None,
+    ) -> dict[fx.Node, Tensor]:
+        step, variants = self.engine.plan.steps[index], len(choice)
+        level, gain = _parameters(step, choice, self.device)
+        entry = held.get(step.node)
+        parent: Any = None
+        if entry is not None:
+            whole = family is not None and family.parents == entry.variants and entry.level == index - 1
+            parent = family.each if whole and family is not None else self._index(chosen[entry.level])
+        given: dict[str, Any] = {
+            "rows": variants * self.rows, "copies": variants * self.shape[0],
+            "uniform": self.words[index], "level": level, "gain": gain, "parent": parent,
+            "entry": self.reads[step.node] if entry is None else entry.value,
+        }  # fmt: skip
+        for i, node in enumerate(part.plain, 1):
+            given[f"plain_{i}"] = self.reads[node]
+        for i, (node, _) in enumerate(part.earlier, 1):
+            kept = held[node]
+            which = chosen[kept.level]
+            same = len(which) == kept.variants and bool((which == np.arange(kept.variants)).all())
+            given |= {f"earlier_{i}": kept.value, f"variants_{i}": kept.variants}
+            given[f"chosen_{i}"] = None if same else self._index(which)
+        return dict(zip(part.outputs, part.module(**given), strict=True))
+
+    def _index(self, numbers: np.ndarray) -> Tensor:
+        return torch.as_tensor(numbers, device=self.device)
+
+    def _finish(self, outputs: dict[fx.Node, Tensor], variants: int) -> Tensor:
+        leaves = {
+            n: outputs.get(n, self.reads.get(n))
+            for n in pytree.tree_leaves(self.engine.plan.captured.output)
+            if isinstance(n, fx.Node)
+        }
+        p = self.engine._probabilities(self.engine._unflattened(leaves))  # type: ignore[arg-type]
+        return p.reshape(variants, *self.shape, *p.shape[1:])
+
+
+def _regular(parent: np.ndarray) -> int | None:
+    """How many children each earlier variant has, where all have the same number: then nothing needs gathering."""
+    parents = int(parent[-1]) + 1
+    each = len(parent) // parents
+    return (
+        each if len(parent) == each * parents and bool((parent == np.repeat(np.arange(parents), each)).all()) else None
+    )
+
+
+def _parameters(step: Step, choice: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Per variant: the word below which a unit drops and the factor of a kept one; for Gaussian noise the amplitude."""
+    rates = np.asarray(step.rates, dtype=np.float64)
+    level = np.array([-(2**31) if rate == 0 else threshold(rate) for rate in rates], dtype=np.int32)
+    gain = 1 / (1 - rates) if step.noise == "bernoulli" else np.sqrt(rates / (1 - rates))
+    return torch.as_tensor(level[choice], device=device), torch.as_tensor(
+        gain[choice].astype(np.float32), device=device
+    )
+
+
+def statistics_of(
+    engine: Engine,
+    subtrees: Sequence[Subtree],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    keys: Tensor,
+    passes: int,
+    needs: Collection[str],
+    blocks: Blocks,
+    tick: Callable[[int], None] = lambda predictions: None,
+) -> tuple[Tensor, list[tuple[np.ndarray, PassStatistics]]]:
+    """One block of examples: its plain probabilities, and the statistics of every chunk of placements."""
+    plain, reads = engine.plain(args, kwargs)
+    shown = plain.movedim(1, -1)
+    found: dict[tuple[int, int], tuple[np.ndarray, PassStatistics]] = {}
+    for begin in range(0, passes, blocks.passes):
+        numbers = range(begin, min(begin + blocks.passes, passes))
+        for tree, subtree in enumerate(subtrees):
+            for leaves, result in engine.results(subtree, reads, keys, numbers, blocks, plain, needs):
+                where = (tree, leaves.start)
+                if where not in found:
+                    found[where] = subtree.leaf[leaves], PassStatistics(needs, shown)
+                if isinstance(result, Sums):
+                    found[where][1].add_sums(result.values, result.passes)
+                else:
+                    found[where][1].update(result.movedim(3, -1), passes_dim=1, check=False)
+                tick((leaves.stop - leaves.start) * len(numbers) * len(keys))
+    for _, kept in found.values():
+        if not bool(torch.isfinite(kept.mean).all()):
+            remedy = "lower the rates, or look at the layers after the noise: they overflow or divide by zero"
+            raise BadInput("outputs are finite under noise", "the output of a pass", "NaN or infinity", remedy)
+    return plain, list(found.values())
+
+
+def possible(device: torch.device) -> bool:
+    """Whether torch.compile can work here: on a CPU it needs a C++ compiler, on a GPU Triton."""
+    if device.type == "cuda":
+        return runs_kernels(device)
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
+
+
+class Compiled(nn.Module):
+    """A module compiled at its first call, for rows of any number."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.eager = module
+        self._fast: Any = torch.compile(module, dynamic=True)
+
+    def forward(self, **given: Any) -> Any:
+        if self._fast is not None:
+            try:
+                return self._fast(**given)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:  # whatever a compiler raises, the eager module does the same work
+                log.warning(
+                    "a segment runs uncompiled: %s", (str(error).splitlines() or [type(error).__name__])[0][:160]
+                )
+                self._fast = None
+        return self.eager(**given)

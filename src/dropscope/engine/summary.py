@@ -1,0 +1,189 @@
+"""A plan in words: the tree, what is shared and merged, its cost against the naive run, memory, and the time to expect.
+
+Owns the description. It runs nothing but one small block, to know how fast this machine is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from dropscope.engine.cost import bytes_of, cost
+from dropscope.engine.loop import passes_of
+from dropscope.engine.session import Setting, precise
+from dropscope.engine.shared import Forest, Shared
+from dropscope.engine.tree import Plan
+from dropscope.injection import Live
+from dropscope.progress import humane
+from dropscope.tracing import Point
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a sweep will do."""
+
+    engine: str
+    reason: str  # why the plain loop, where it is the plain loop
+    placements: int
+    computed: int  # after merging what is equal by mathematics
+    passes: int
+    examples: int
+    tree: tuple[str, ...]
+    merged: tuple[str, ...]
+    multiply_adds: int
+    naive: int
+    bytes_moved: int
+    naive_bytes: int
+    memory: int  # bytes at the peak, of values alone
+    seconds: float
+
+    def __str__(self) -> str:
+        lines = [f"engine: {self.engine}" + (f" ({self.reason})" if self.reason else "")]
+        lines.append(
+            f"{self.placements} placements × {self.passes} passes × {self.examples} examples, {self.computed} computed"
+        )
+        if self.engine == "reference":
+            return "\n".join([*lines, f"expected time: {self.seconds:.1f} s"])
+        lines += [f"  {line}" for line in self.tree]
+        lines += [f"  merged: {line}" for line in self.merged]
+        fewer = self.naive / max(self.multiply_adds, 1)
+        lines.append(
+            f"multiply-adds: {humane(self.multiply_adds)}, {fewer:.0f}× fewer than {humane(self.naive)} of a loop"
+        )
+        less = self.naive_bytes / max(self.bytes_moved, 1)
+        lines.append(f"bytes written: {humane(self.bytes_moved)}, {less:.0f}× fewer than {humane(self.naive_bytes)}")
+        lines.append(f"memory for values: {self.memory / 2**20:.0f} MiB; expected time: {self.seconds:.1f} s")
+        return "\n".join(lines)
+
+
+def describe(plan: Plan, passes: int, examples: int) -> dict[str, Any]:
+    """What a plan shares: multiply-adds and bytes written, against one plain loop per placement."""
+    captured = plan.captured
+    whole, whole_bytes = cost(captured, captured.nodes), sum(bytes_of(captured, node) for node in captured.nodes)
+    shared, shared_bytes = whole, whole_bytes
+    for subtree in plan.subtrees:
+        for i, level in enumerate(subtree.levels):
+            nodes = plan.segment(subtree.first, subtree.first + i)
+            shared += passes * len(level.parent) * cost(captured, nodes)
+            shared_bytes += passes * len(level.parent) * sum(bytes_of(captured, node) for node in nodes)
+    naive = plan.distinct * passes
+    return {
+        "multiply_adds": shared * examples,
+        "naive": naive * whole * examples,
+        "fewer": naive * whole / max(shared, 1),
+        "bytes": shared_bytes * examples,
+        "naive_bytes": naive * whole_bytes * examples,
+    }
+
+
+def explain(shared: Shared) -> Explanation:
+    """The plan of a sweep, and its cost."""
+    forests = shared.forests(shared.setting.data.batches[0])
+    n = shared.setting.data.n
+    parts = [describe(forest.plan, shared.passes, n) for forest in forests]
+    totals = {key: sum(part[key] for part in parts) for key in ("multiply_adds", "naive", "bytes", "naive_bytes")}
+    return Explanation(
+        engine="shared",
+        reason="",
+        placements=len(shared.lives),
+        computed=sum(forest.plan.distinct for forest in forests),
+        passes=shared.passes,
+        examples=n,
+        tree=tuple(line for forest in forests for line in _tree(forest)),
+        merged=tuple(line for forest in forests for line in _merged(forest.plan)),
+        multiply_adds=totals["multiply_adds"],
+        naive=totals["naive"],
+        bytes_moved=totals["bytes"],
+        naive_bytes=totals["naive_bytes"],
+        memory=max((_memory(forest) for forest in forests), default=0),
+        seconds=expected_seconds(shared, totals["bytes"] + totals["multiply_adds"]),
+    )
+
+
+def explain_loop(setting: Setting, lives: Sequence[dict[Point, Live]], passes: int) -> Explanation:
+    """The plain loop over placements and passes, timed on one batch."""
+    batch = setting.data.batches[0]
+    with torch.no_grad(), precise():
+        next(passes_of(setting, lives[0], batch, 1))
+        started = time.monotonic()
+        next(passes_of(setting, lives[0], batch, 1))
+        each = (time.monotonic() - started) / batch.n
+    total = len(lives) * passes * setting.data.n
+    reason = "the model or a placement cannot be captured; the log says why"
+    return Explanation(
+        "reference", reason, len(lives), len(lives), passes, setting.data.n, (), (), 0, 0, 0, 0, 0, total * each
+    )
+
+
+def _tree(forest: Forest) -> list[str]:
+    """A line per step: how many variants reach it, and how many leave it."""
+    lines = []
+    for index, step in enumerate(forest.plan.steps):
+        counts = [len(tree.levels[index - tree.first].parent) for tree in forest.plan.subtrees if tree.first <= index]
+        before = [
+            len(tree.levels[index - tree.first - 1].parent) if index > tree.first else 1
+            for tree in forest.plan.subtrees
+            if tree.first <= index
+        ]
+        kind = f"{step.noise}, {step.mask} masks, {len(step.rates) - 1} rates"
+        lines.append(f"{step.name} ({kind}): {sum(before)} → {sum(counts)} variants")
+    blocks = forest.blocks
+    lines.append(f"blocks of {blocks.examples} examples × {blocks.passes} passes")
+    return lines
+
+
+def _merged(plan: Plan) -> list[str]:
+    lines = []
+    for step in plan.steps:
+        if len(step.points) > 1:
+            lines.append(f"{step.name}: {', '.join(point.position for point in step.points)} are one place")
+    twins = len(plan.twin) - len(set(plan.twin.tolist()))
+    return [*lines, f"{twins} placements are another one by mathematics"] if twins else lines
+
+
+def _memory(forest: Forest) -> int:
+    """Rows at once of every step, times what a row holds there."""
+    plan, blocks = forest.plan, forest.blocks
+    rows = blocks.fused_rows or blocks.rows
+    pairs = blocks.examples * blocks.passes
+    widest = [
+        max((len(t.levels[i - t.first].parent) for t in plan.subtrees if t.first <= i), default=0)
+        for i in range(len(rows))
+    ]
+    held = [min(rows[i], widest[i] * pairs) * bytes_of(plan.captured, step.node) for i, step in enumerate(plan.steps)]
+    return 2 * sum(held)
+
+
+def work_of(shared: Shared) -> int:
+    """Multiply-adds and bytes of everything there is to run: a matter of the plan, not of the machine."""
+    forests = shared.forests(shared.setting.data.batches[0])
+    parts = [describe(forest.plan, shared.passes, shared.setting.data.n) for forest in forests]
+    return sum(part["multiply_adds"] + part["bytes"] for part in parts)
+
+
+def expected_seconds(shared: Shared, work: int | None = None) -> float:
+    """One block of the largest unit, timed, scaled by the work (multiply-adds and bytes) that there is."""
+    units = [unit for unit in shared.units(100) if unit.subtrees]
+    forests = shared.forests(shared.setting.data.batches[0])
+    if work is None:
+        work = work_of(shared)
+    if not units or not work:
+        return 0.0
+    unit = max(units, key=lambda unit: len(unit.numbers))
+    forest = forests[unit.forest]
+    with torch.no_grad(), precise():
+        shared.one_block(unit, 1)
+        started = time.monotonic()
+        done = shared.one_block(unit, min(forest.blocks.passes, shared.passes))
+        seconds = time.monotonic() - started
+    part = 0
+    for subtree in unit.subtrees:
+        for i, level in enumerate(subtree.levels):
+            nodes = forest.plan.segment(subtree.first, subtree.first + i)
+            each = cost(forest.plan.captured, nodes) + sum(bytes_of(forest.plan.captured, node) for node in nodes)
+            part += len(level.parent) * each
+    return seconds * work / max(part * done, 1)

@@ -1,0 +1,178 @@
+"""A placement meets a model: texts and groups become the live values of that model, each with its rate, noise and mask.
+
+Owns what `attention`, `last`, `own` … mean, and refuses what names nothing. An explicit call wins over a site, a site
+over a group, a group over `own`. It runs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dropscope.errors import BadInput, nearest
+from dropscope.injection.sites import Site, SiteMap
+from dropscope.noise import Layout, multinomial_draws
+from dropscope.placement import GROUPS, Own, Placement, Term
+from dropscope.tracing import Point
+
+_ALL = ("conv", "linear", "ffn", "recurrent")
+
+
+@dataclass(frozen=True)
+class Live:
+    """Noise on one value: everything `noise.disturb` needs but the keys."""
+
+    rate: float
+    noise: str
+    mask: str
+    layout: Layout
+
+
+def resolve(placement: Placement, site_map: SiteMap) -> dict[Point, Live]:
+    """Every point of the model that gets noise under `placement`, in call order; empty for the plain placement."""
+    live: dict[Point, Live] = {}
+    for own in sorted(placement.own, key=lambda o: o.group is not None):
+        live.update(_own(own, site_map))
+    for term in sorted(placement.terms, key=lambda t: (not _is_group(t, site_map), t.call is not None)):
+        for point in _points(term, site_map):
+            live[point] = _live(point, term.rate, placement.noise, placement.mask, site_map)
+    live = {point: live[point] for point in site_map.values if point in live and live[point].rate > 0}
+    if not live and not placement.is_none:
+        raise BadInput(
+            "a placement needs at least one live site",
+            "placement",
+            str(placement),
+            "raise a rate above 0, or write 'none'",
+        )
+    return live
+
+
+def _is_group(term: Term, site_map: SiteMap) -> bool:
+    if term.name not in GROUPS:
+        return False
+    if not any(site.module == term.name for site in site_map.sites):
+        return True
+    if term.position != "auto" or term.call is not None:
+        return False
+    remedy = f"write {term.name}@output={term.rate:g} for the site"
+    raise BadInput(f"{term.name!r} is a group and also a site of this model", "placement", str(term), remedy)
+
+
+def _points(term: Term, site_map: SiteMap) -> list[Point]:
+    if _is_group(term, site_map):
+        found = _group(term.name, site_map)
+        if term.position != "auto":
+            found = [Point(p.name, p.call, term.position) for p in found]
+            found = list(dict.fromkeys(p for p in found if p in site_map.values))
+        if not found:
+            kinds = sorted({site.kind for site in site_map.sites})
+            raise BadInput(
+                "a group must match at least one site",
+                "placement",
+                str(term),
+                f"this model has sites of kind {', '.join(kinds)}",
+            )
+        return found
+    sites = [site for site in site_map.sites if site.module == term.name]
+    if not sites:
+        names = list(dict.fromkeys(site.module for site in site_map.sites))
+        raise BadInput("a placement names sites of the model", "site", term.name, nearest(term.name, [*names, *GROUPS]))
+    if term.call is not None:
+        sites = [site for site in sites if site.call == term.call]
+        if not sites:
+            raise BadInput(
+                "a call number is one that the model makes",
+                "site",
+                term.address,
+                f"leave #{term.call} out for every call",
+            )
+    return _at_position(term, sites)
+
+
+def _at_position(term: Term, sites: list[Site]) -> list[Point]:
+    if term.position == "auto":
+        # Later calls may lack the position auto means for the first (a block's second residual sum): those differ.
+        main = sites[0].positions[0] if term.call is not None else min(sites, key=lambda s: s.call).positions[0]
+        return [Point(site.module, site.call, main) for site in sites if main in site.positions]
+    found = [Point(site.module, site.call, term.position) for site in sites if term.position in site.positions]
+    if not found:
+        have = list(dict.fromkeys(position for site in sites for position in site.positions))
+        raise BadInput(
+            f"{term.name!r} has no such position here", "position", term.position, f"use one of {', '.join(have)}"
+        )
+    return found
+
+
+def _group(name: str, site_map: SiteMap) -> list[Point]:
+    sites = site_map.sites
+    if name in ("last", "head"):
+        head = site_map.head()
+        return [] if head is None or "input" not in head.positions else [Point(head.module, head.call, "input")]
+    if name == "attention":
+        return [p for p in site_map.values if p.position == "weights"]
+    if name == "residual":
+        return [p for p in site_map.values if p.position == "branch"]
+    if name == "embedding":
+        own = [Point(s.module, s.call, s.positions[0]) for s in sites if s.role == "embedding"]
+        return own or [Point(s.module, s.call, "output") for s in sites if s.kind == "embedding"]
+    kinds = {"all": _ALL, "linear": ("linear", "ffn")}.get(name, (name,))
+    return [Point(s.module, s.call, s.positions[0]) for s in sites if s.kind in kinds]
+
+
+def _own(own: Own, site_map: SiteMap) -> dict[Point, Live]:
+    """The model's own dropout, at the rates its train mode uses."""
+    roles = {Point(s.module, s.call, position): s.role for s in site_map.sites for position in ("weights", "output")}
+    chosen = {p: found for p, found in site_map.own.items() if own.group is None or roles.get(p) == own.group}
+    positive = {p: found for p, found in chosen.items() if found.rate > 0}
+    if not positive:
+        remedy = "name a site or a group with a rate, as in attention=0.1"
+        raise BadInput(
+            "the placement 'own' needs a model whose own dropout is above 0 and called",
+            "own dropout found", _own_evidence(own, site_map, chosen), remedy,
+        )  # fmt: skip
+    live = {}
+    for point, found in positive.items():
+        rate = found.rate * own.scale
+        if rate >= 1:
+            raise BadInput(
+                "a rate is at least 0 and below 1",
+                f"rate of {point.name!r}",
+                rate,
+                f"scale own by less than {1 / found.rate:g}",
+            )
+        live[point] = Live(rate, found.noise, found.mask, _own_layout(point, found.mask, site_map))
+    return live
+
+
+def _own_evidence(own: Own, site_map: SiteMap, chosen: Mapping[Point, object]) -> str:
+    if chosen:
+        return f"{len(chosen)} dropouts, all at rate 0"
+    reasons = []
+    if own.group is not None and site_map.own:
+        roles = sorted({site.role for site in site_map.sites if site.role})
+        reasons.append(f"none in {own.group!r}, but in {', '.join(roles)}")
+    reasons += [f"{name} is never called" for name in site_map.dead[:3]]
+    reasons += list(site_map.unreachable[:3])
+    return "; ".join(reasons) or "none"
+
+
+def _own_layout(point: Point, mask: str, site_map: SiteMap) -> Layout:
+    layout = site_map.values[point].layout
+    # torch's channel dropouts always count dimension 1.
+    return Layout(layout.batch_dim, layout.folded, 1) if mask == "channel" else layout
+
+
+def _live(point: Point, rate: float, kind: str, mask: str, site_map: SiteMap) -> Live:
+    value = site_map.values[point]
+    if mask == "auto":
+        mask = "channel" if value.layout.channel_dim == 1 else "element"
+    if mask == "channel" and point.position == "weights":
+        raise BadInput("attention weights have no channels", f"mask of {point.name!r}", mask, "use mask=element")
+    if kind == "multinomial" and rate > 0:
+        units = value.shape[-1] if mask == "element" else value.shape[0 if value.layout.channel_dim == 1 else -1]
+        if multinomial_draws(units, rate) < 1:
+            raise BadInput(
+                f"multinomial noise over {units} units needs at least one draw", f"rate of {point.name!r}", rate,
+                "use a lower rate, or noise=gaussian",
+            )  # fmt: skip
+    return Live(rate, kind, mask, value.layout)

@@ -1,0 +1,133 @@
+"""Was the noise there? Counts drops and factors on a value seen before and after, and judges them by the asked rate.
+
+Owns the counting and the intervals (PITFALLS R31), used by `audit` for our noise and by `watch` for other people's.
+It looks at values only: a mask that was never applied counts as nothing, whatever any code says.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from dropscope.model import raw, writes
+from dropscope.noise import Layout
+
+_SATURATION = -1.7580993408473766  # of SELU: where alpha dropout moves a dropped unit, before it rescales all of them
+_SCALE_TOLERANCE = 0.01  # of the factor on kept units: a value in half precision is rounded by up to 0.004
+_CRY_WOLF = 1e-6  # chance that an audit of any number of sound sites reports a wrong rate
+
+
+@dataclass
+class Tally:
+    """What happened to the units of one value, over any number of passes. Units that were 0 before tell nothing."""
+
+    units: int = 0
+    dropped: int = 0
+    total: float = 0.0  # of the factors
+    squares: float = 0.0  # of the factors' distance from 1
+
+    def add(self, before: Tensor, after: Tensor, mask: str, layout: Layout | None) -> None:
+        tiny = torch.finfo(before.dtype).tiny  # below it a factor is lost in rounding: attention weights of masked keys
+        before, after = before.detach().double(), after.detach().double()
+        if mask != "element" and layout is not None and layout.batch_dim is not None:
+            size = _per_unit(before.abs(), mask, layout)
+            alive = size >= tiny
+            # The factor that a unit's values have in common keeps its sign: Gaussian ones may be negative.
+            factor = _per_unit(after * before.sign(), mask, layout)[alive] / size[alive]
+            gone = _per_unit(after.abs(), mask, layout)[alive] == 0
+        else:
+            alive = before.abs() >= tiny
+            factor = after[alive] / before[alive]
+            gone = factor == 0
+        self.units += int(alive.sum())
+        self.dropped += int(gone.sum())
+        self.total += float(factor.sum())
+        self.squares += float((factor - 1).square().sum())
+
+    def add_alpha(self, before: Tensor, after: Tensor, rate: float, mask: str, layout: Layout) -> None:
+        """Alpha dropout at `rate` moves every dropped unit to one known value; units that were there tell nothing."""
+        scale = ((1 - rate) * (1 + rate * _SATURATION**2)) ** -0.5
+        there = torch.isclose(
+            after.detach().double(), after.new_tensor(_SATURATION * scale * (1 - rate)).double(), rtol=1e-4
+        )
+        alive = ~torch.isclose(before.detach().double(), before.new_tensor(_SATURATION).double(), rtol=1e-3)
+        kept = alive & ~there
+        if mask != "element":
+            kept, alive = (_per_unit(units.double(), mask, layout) > 0 for units in (kept, alive))
+        self.units += int(alive.sum())
+        self.dropped += int((alive & ~kept).sum())
+
+    @property
+    def rate(self) -> float | None:
+        return self.dropped / self.units if self.units else None
+
+    @property
+    def variance(self) -> float | None:
+        """Around 1, the mean that every noise keeps."""
+        return self.squares / self.units if self.units else None
+
+
+def _per_unit(value: Tensor, mask: str, layout: Layout) -> Tensor:
+    """One number per (example, channel), or per example: the sum."""
+    batch = layout.batch_dim or 0
+    kept = {batch, layout.channel_dim % value.dim()} if mask == "channel" else {batch}
+    others = [dim for dim in range(value.dim()) if dim not in kept]
+    return value.sum(others) if others else value
+
+
+def _judge_scale(tally: Tally, rate: float) -> str | None:
+    kept = tally.units - tally.dropped
+    mean = tally.total / kept if kept else 1 / (1 - rate)
+    return (
+        None
+        if math.isclose(mean * (1 - rate), 1, abs_tol=_SCALE_TOLERANCE)
+        else f"kept units are scaled by {mean:.4f}, not {1 / (1 - rate):.4f}"
+    )
+
+
+def disagreement(tally: Tally, rate: float, noise: str, sites: int) -> str | None:
+    """Why the tally does not fit `rate`, at a chance of false alarm of 10⁻⁶ over all `sites`; None where it fits."""
+    if tally.units == 0:
+        return "no unit was above 0, so nothing could be dropped"
+    alpha = _CRY_WOLF / max(sites, 1)
+    if noise in ("bernoulli", "alpha"):
+        low, high = binomial_interval(tally.dropped, tally.units, alpha)
+        if not low <= rate <= high:
+            return f"dropped {tally.dropped} of {tally.units}: a rate between {low:.4f} and {high:.4f}"
+        return _judge_scale(tally, rate) if noise == "bernoulli" else None
+    variance = rate / (1 - rate)
+    far = float(stats.norm.isf(alpha / 2))
+    mean = tally.total / tally.units
+    if abs(mean - 1) > far * math.sqrt(variance / tally.units) + 1e-6:
+        return f"factors average {mean:.4f}, not 1"
+    # Var of a sample variance is (fourth moment − σ⁴)/n: 3σ⁴ for a Gaussian; multinomial counts add σ² times λ's scale.
+    fourth = 3 * variance**2 + (variance * (1 + variance) if noise == "multinomial" else 0.0)
+    spread = far * math.sqrt((fourth - variance**2) / tally.units)
+    seen = tally.squares / tally.units
+    if abs(seen - variance) > spread + 1e-6:
+        return f"factors vary by {seen:.4f}, not {variance:.4f}"
+    return None
+
+
+def binomial_interval(successes: int, trials: int, alpha: float) -> tuple[float, float]:
+    """Clopper–Pearson: the rates that `successes` of `trials` do not contradict.
+
+    >>> low, high = binomial_interval(50, 100, 0.05)
+    >>> round(low, 3), round(high, 3)
+    (0.398, 0.602)
+    """
+    low = 0.0 if successes == 0 else float(stats.beta.ppf(alpha / 2, successes, trials - successes + 1))
+    high = 1.0 if successes == trials else float(stats.beta.isf(alpha / 2, successes + 1, trials - successes))
+    return low, high
+
+
+def state_mark(model: torch.nn.Module) -> dict[str, tuple[int, int, bytes]]:
+    """A mark of every parameter and buffer; buffers byte by byte, parameters by their write counter."""
+    mark = {name: (id(p), writes(p), b"") for name, p in model.named_parameters()}
+    for name, buffer in model.named_buffers():
+        mark[name] = id(buffer), 0, raw(buffer).tobytes()
+    return mark

@@ -1,0 +1,34 @@
+"""Keyed noise on tensors: masks, factors and words as functions of a key. Nothing here knows a model."""
+
+import importlib
+from types import ModuleType
+
+from dropscope.noise.keyed import (
+    Layout,
+    bits,
+    disturb,
+    multinomial_draws,
+    site_key,
+    standard_normal,
+    start,
+    streams,
+    threshold,
+)
+
+__all__ = [
+    "Layout",
+    "bits",
+    "disturb",
+    "multinomial_draws",
+    "noise_kernels",
+    "site_key",
+    "standard_normal",
+    "start",
+    "streams",
+    "threshold",
+]
+
+
+def noise_kernels() -> ModuleType:
+    """The Triton kernels, imported where they are called: Triton is there on a GPU machine alone."""
+    return importlib.import_module("dropscope.noise.kernels")

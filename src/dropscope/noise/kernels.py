@@ -1,0 +1,325 @@
+"""Triton kernels that put Bernoulli noise on values in one trip through memory, with the sum and layer norm behind it.
+
+Owns the kernels alone; `injection.Noise` says when they apply. The bits are those of `noise.bits`, to the last. In
+attention no softmax weight ever reaches memory, and sums run in fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dropscope.noise import keyed
+
+_ROWS = 2**31 - 2**12  # that int32 counts, with a tile to spare
+HEAD_WIDTHS = (16, 32, 64, 128)  # that attention has tiles for
+INNER = 2  # dimensions between the examples and the last one, at most
+NORMED = 4096  # columns of a layer norm, at most: a row stays in registers
+_LOG2_E = 1.4426950408889634
+
+_GOLDEN_64 = tl.constexpr(keyed.GOLDEN_64)
+_FIRST_64 = tl.constexpr(keyed.MIX_64[0])
+_SECOND_64 = tl.constexpr(keyed.MIX_64[1])
+_GOLDEN_32 = tl.constexpr(keyed.GOLDEN_32)
+_FIRST_32 = tl.constexpr(keyed.MIX_32[0])
+_SECOND_32 = tl.constexpr(keyed.MIX_32[1])
+_THIRD_32 = tl.constexpr(keyed.MIX_32[2])
+
+
+@triton.jit
+def _absorb(state, value):
+    """`noise._absorb` on int64."""
+    x = state ^ (value * _GOLDEN_64)
+    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * _FIRST_64
+    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * _SECOND_64
+    return (x ^ ((x >> 31) & 0x1FFFFFFFF)) + _GOLDEN_64
+
+
+@triton.jit
+def _word(state, column):
+    """The last step of `noise.bits`: int32 from the 64-bit state of a row and the last coordinate."""
+    v = (column * _GOLDEN_32) ^ state.to(tl.int32)
+    v = (v ^ ((v >> 16) & 0xFFFF)) * _FIRST_32
+    # The upper half of the state is multiplied by itself, once a row: then product and sum are one instruction.
+    v = (v ^ ((v >> 15) & 0x1FFFF)) * _SECOND_32 + (state >> 32).to(tl.int32) * _SECOND_32
+    v = (v ^ ((v >> 16) & 0xFFFF)) * _THIRD_32
+    return v ^ ((v >> 15) & 0x1FFFF)
+
+
+@triton.jit
+def _row_state(
+    start, passes, examples, row, here, first_size, second_size, pass_step: tl.constexpr, inner: tl.constexpr
+):
+    """The 64-bit states of rows of the last dimension. Rows are int32: long integers divide slowly."""
+    example = row // (first_size * second_size)
+    state = _absorb(start, tl.load(passes + example * pass_step, mask=here, other=0))
+    state = _absorb(state, tl.load(examples + example, mask=here, other=0))
+    if inner > 0:
+        state = _absorb(state, ((row // second_size) % first_size).to(tl.int64))
+    if inner > 1:
+        state = _absorb(state, (row % second_size).to(tl.int64))
+    return state
+
+
+@triton.jit(do_not_specialize=["start", "rows", "first_size", "second_size", "level"])
+def _bernoulli(
+    value, other, passes, examples, out, start, rows, columns, first_size, second_size, level, gain,
+    pass_step: tl.constexpr, inner: tl.constexpr, added: tl.constexpr, high: tl.constexpr, wide: tl.constexpr,
+):  # fmt: skip
+    """`high` rows of the last dimension, `wide` units of each."""
+    row = tl.program_id(0) * high + tl.arange(0, high)
+    column = tl.program_id(1) * wide + tl.arange(0, wide)
+    here = row < rows
+    state = _row_state(start, passes, examples, row, here, first_size, second_size, pass_step, inner)
+    word = _word(state[:, None], column[None, :])
+    at = row.to(tl.int64)[:, None] * columns + column[None, :]
+    there = here[:, None] & (column < columns)[None, :]
+    x = tl.load(value + at, mask=there, other=0.0)
+    kept = tl.where(word >= level, (x.to(tl.float32) * gain).to(x.dtype), x * 0)
+    if added:  # rounded as often as plain torch rounds
+        kept = (kept.to(tl.float32) + tl.load(other + at, mask=there, other=0.0).to(tl.float32)).to(x.dtype)
+    tl.store(out + at, kept, mask=there)
+
+
+@triton.jit
+def _noisy_sum(value, other, row, state, columns, level, gain, begin: tl.constexpr, wide: tl.constexpr):
+    """`wide` units of a row from `begin` on: value under its mask, plus other, in fp32. Beyond the row they are 0."""
+    column = begin + tl.arange(0, wide)
+    inside = column < columns
+    at = row.to(tl.int64) * columns + column
+    x = tl.load(value + at, mask=inside, other=0.0).to(tl.float32)
+    y = tl.load(other + at, mask=inside, other=0.0).to(tl.float32)
+    return x * tl.where(_word(state, column) >= level, gain, 0.0) + y
+
+
+@triton.jit
+def _scaled(out, weight, bias, row, apart, steady, columns, begin: tl.constexpr, wide: tl.constexpr):
+    """Writes that part of a normed row."""
+    column = begin + tl.arange(0, wide)
+    inside = column < columns
+    w = tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+    at = row.to(tl.int64) * columns + column
+    tl.store(out + at, (apart * steady * w + b).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["start", "rows", "first_size", "second_size", "level"])
+def _normed(
+    value, other, weight, bias, passes, examples, out, start, rows, columns, first_size, second_size, level, gain,
+    epsilon, pass_step: tl.constexpr, inner: tl.constexpr, wide: tl.constexpr, rest: tl.constexpr,
+):  # fmt: skip
+    """One whole row: noise, sum, layer norm. It is `wide` units and then `rest`, because sizes are powers of two; one
+    warp takes it where it is short, whose sums need no waiting."""
+    row = tl.program_id(0)
+    state = _row_state(start, passes, examples, row, True, first_size, second_size, pass_step, inner)
+    x = _noisy_sum(value, other, row, state, columns, level, gain, 0, wide)
+    total = tl.sum(x, 0)
+    if rest > 0:
+        more = _noisy_sum(value, other, row, state, columns, level, gain, wide, rest)
+        total += tl.sum(more, 0)
+    x -= total / columns  # no unit of the first part lies beyond the row
+    squares = tl.sum(x * x, 0)
+    if rest > 0:
+        more = tl.where(wide + tl.arange(0, rest) < columns, more - total / columns, 0.0)
+        squares += tl.sum(more * more, 0)
+    steady = tl.rsqrt(squares / columns + epsilon)
+    _scaled(out, weight, bias, row, x, steady, columns, 0, wide)
+    if rest > 0:
+        _scaled(out, weight, bias, row, more, steady, columns, wide, rest)
+
+
+def takes(value: Tensor) -> bool:
+    """Whether a value is laid out as `bernoulli` and `normed` want it."""
+    if not 2 <= value.dim() <= INNER + 2 or not value.is_contiguous():
+        return False
+    return value.numel() < _ROWS * max(value.shape[-1], 1)
+
+
+def bernoulli(
+    value: Tensor,
+    start: int,
+    passes: Tensor,
+    examples: Tensor,
+    rate: float,
+    other: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """`value[examples, …, units]`, contiguous, with units dropped at `rate`: `noise.disturb` for element masks; plus
+    `other`, of the same shape.
+
+    `start` is `noise.start`, `passes` holds one number or one per example. A unit that is dropped is 0 times its value,
+    so that an infinite or undefined one stays visible as in plain torch.
+    """
+    out = torch.empty_like(value) if out is None else out
+    shape = _Rows.of(value, rate)
+    if shape.rows:
+        wide = min(256, triton.next_power_of_2(shape.columns))
+        high = max(1, 2048 // wide)
+        _bernoulli[(triton.cdiv(shape.rows, high), triton.cdiv(shape.columns, wide))](
+            value, value if other is None else other, passes, examples, out, start, *shape,
+            pass_step=int(len(passes) > 1), inner=value.dim() - 2, added=other is not None, high=high, wide=wide,
+            enable_fp_fusion=False,  # product and sum in one step would round once, plain torch rounds twice
+        )  # fmt: skip
+    return out
+
+
+def normed(
+    value: Tensor,
+    start: int,
+    passes: Tensor,
+    examples: Tensor,
+    rate: float,
+    other: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    epsilon: float,
+) -> Tensor:
+    """The layer norm over the last dimension of `bernoulli(…, other)`, whose sum never reaches memory."""
+    out = torch.empty_like(value)
+    shape = _Rows.of(value, rate)
+    if shape.rows:
+        wide = 1 << (shape.columns.bit_length() - 1)
+        rest = 0 if wide == shape.columns else triton.next_power_of_2(shape.columns - wide)
+        _normed[(shape.rows,)](
+            value, other, weight, bias, passes, examples, out, start, *shape, epsilon, pass_step=int(len(passes) > 1),
+            inner=value.dim() - 2, wide=wide, rest=rest, num_warps=max(1, wide // 1024),
+        )  # fmt: skip
+    return out
+
+
+class _Rows(NamedTuple):
+    """A value as rows of its last dimension, in the order the kernels take it."""
+
+    rows: int
+    columns: int
+    first: int
+    second: int
+    level: int
+    gain: float
+
+    @classmethod
+    def of(cls, value: Tensor, rate: float) -> _Rows:
+        columns = value.shape[-1]
+        inner = value.shape[1:-1]
+        first, second = (*inner, *[1] * (INNER - len(inner)))
+        gain = float(torch.tensor(1.0 / (1.0 - rate), dtype=value.dtype))
+        return cls(value.numel() // max(columns, 1), columns, first, second, keyed.threshold(rate), gain)
+
+
+def packed(mask: Tensor, keys: int) -> Tensor:
+    """A mask of bools `[…, queries, keys]`, 32 keys to the word: int32 `[1 or examples, 1 or heads, queries, words]`.
+
+    >>> packed(torch.tensor([[True, False, True]]), 3).tolist()
+    [[[[5]]]]
+    """
+    whole = mask[(None,) * (4 - mask.dim())].expand(-1, -1, -1, keys)
+    bits = torch.nn.functional.pad(whole, (0, -keys % 32)).unflatten(-1, (-1, 32)).to(torch.int32)
+    return (bits << torch.arange(32, dtype=torch.int32, device=mask.device)).sum(-1, dtype=torch.int32)
+
+
+@triton.jit(do_not_specialize=["start", "first", "queries", "seen", "heads", "level"])
+def _attend(
+    q, k, v, mask, passes, examples, out, start, first, qb, qh, ql, kb, kh, kl, vb, vh, vl, mb, mh, mq, mk, ob, oh, ol,
+    heads, queries, seen, scale, level, gain, pass_step: tl.constexpr, masked: tl.constexpr, causal: tl.constexpr,
+    width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
+):  # fmt: skip
+    """One head of one example, `rows` queries from `first` on; keys come `columns` at a time under a running maximum.
+    `scale`, above 0, brings scores to units of log 2, in the step that takes them off the maximum. `masked` is 1 for a
+    packed mask, 2 for one to add."""
+    example = (tl.program_id(0) // heads).to(tl.int64)
+    head = (tl.program_id(0) % heads).to(tl.int64)
+    row = first + tl.program_id(1) * rows + tl.arange(0, rows)
+    here = row < queries
+    unit = tl.arange(0, width)
+    query = tl.load(q + example * qb + head * qh + row[:, None] * ql + unit[None, :], mask=here[:, None], other=0.0)
+    state = _absorb(_absorb(start, tl.load(passes + example * pass_step)), tl.load(examples + example))
+    state = _absorb(_absorb(state, head), row.to(tl.int64))
+    top = tl.full((rows,), float("-inf"), dtype=tl.float32)
+    total = tl.zeros((rows,), dtype=tl.float32)
+    mixed = tl.zeros((rows, width), dtype=tl.float32)
+    given_to = mask + example * mb + head * mh + row * mq
+    bit = 1 << tl.arange(0, columns)
+    unit_of_score = scale
+    if masked == 2:
+        unit_of_score = 1.0
+    for begin in range(0, seen, columns):
+        column = begin + tl.arange(0, columns)
+        there = column < seen
+        key = tl.load(
+            k + example * kb + head * kh + column[None, :] * kl + unit[:, None], mask=there[None, :], other=0.0
+        )
+        score = tl.dot(query, key)
+        allowed = there[None, :]
+        if masked == 1:  # beyond the last key its bits are 0
+            bits = tl.load(given_to + begin // 32, mask=here, other=0) >> (begin % 32)
+            allowed = (bits[:, None] & bit[None, :]) != 0
+        if masked == 2:
+            given = tl.load(given_to[:, None] + column[None, :] * mk, mask=here[:, None] & there[None, :], other=0)
+            # The lowest number of bfloat16 must not become an infinity: a row of such sees all keys alike.
+            added = tl.maximum(given.to(tl.float32) * 1.4426950408889634, -3.0e38)
+            score = score * scale + tl.where(given == float("-inf"), float("-inf"), added)
+        if causal:
+            allowed = allowed & (column[None, :] <= row[:, None])
+        score = tl.where(allowed, score, float("-inf"))
+        new = tl.maximum(top, tl.max(score, 1))
+        level_of = tl.where(new == float("-inf"), 0.0, new)  # a query that sees nothing gets zeros
+        p = tl.exp2(score * unit_of_score - (level_of * unit_of_score)[:, None])
+        fade = tl.exp2((top - level_of) * unit_of_score)
+        total = total * fade + tl.sum(p, 1)
+        kept = tl.where(_word(state[:, None], column[None, :]) >= level, p, 0.0)
+        value = tl.load(
+            v + example * vb + head * vh + column[:, None] * vl + unit[None, :], mask=there[:, None], other=0.0
+        )
+        mixed = mixed * fade[:, None] + tl.dot(kept.to(value.dtype), value)
+        top = new
+    mixed = mixed * (gain / tl.where(total == 0, 1.0, total))[:, None]
+    to = out + example * ob + head * oh + row[:, None] * ol + unit[None, :]
+    tl.store(to, mixed.to(query.dtype), mask=here[:, None])
+
+
+def attend(
+    call: Mapping[str, Any], start: int, passes: Tensor, examples: Tensor, rate: float, bits: Tensor | None = None
+) -> Tensor:
+    """Attention `[examples, heads, queries, width]` of scaled_dot_product_attention with noise on its weights.
+
+    `bits` is the mask of booleans, `packed` (a model gives one mask to all its layers). The answer lies as [examples,
+    queries, heads, width], which is how a model wants it next.
+    """
+    q, k, v, mask = call["query"], call["key"], call["value"], call["attn_mask"]
+    count, heads, queries, width = q.shape
+    out = torch.empty((count, queries, heads, width), dtype=q.dtype, device=q.device).transpose(1, 2)
+    masked, shown = 0, q
+    if mask is not None and mask.dtype == torch.bool:
+        masked, shown = 1, (packed(mask, k.shape[2]) if bits is None else bits).expand(count, heads, queries, -1)
+    elif mask is not None:
+        masked, shown = 2, mask.expand(count, heads, queries, k.shape[2])
+    scale = width**-0.5 if call["scale"] is None else float(call["scale"])
+    # Only the first dimension of a launch takes more than 65,535 programs.
+    for first, blocks, rows, columns in _tiles(queries, k.shape[2]):
+        _attend[(count * heads, blocks)](
+            q, k, v, shown, passes, examples, out, start, first, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
+            *shown.stride(), *out.stride()[:3], heads, queries, k.shape[2], scale * _LOG2_E, keyed.threshold(rate),
+            1.0 / (1.0 - rate), pass_step=int(len(passes) > 1), masked=masked, causal=bool(call["is_causal"]),
+            width=width, rows=rows, columns=columns, num_warps=rows // 16,
+        )  # fmt: skip
+    return out
+
+
+def _tiles(queries: int, keys: int) -> list[tuple[int, int, int, int]]:
+    """Launches that cover all queries: the first one, blocks, queries of a block, keys of a tile. Few queries beyond
+    the last whole block have a small one of their own, and few keys lie beyond the last.
+
+    >>> _tiles(64, 64), _tiles(72, 72), _tiles(96, 96)
+    ([(0, 1, 64, 32)], [(0, 1, 64, 16), (64, 1, 16, 16)], [(0, 2, 64, 32)])
+    """
+    rows = min(64, max(16, triton.next_power_of_2(queries)))
+    columns = 32 if -keys % 32 < 16 else 16
+    whole, rest = divmod(queries, rows)
+    if whole and 0 < rest <= 16:
+        return [(0, whole, rows, columns), (whole * rows, 1, 16, columns)]
+    return [(0, whole + (rest > 0), rows, columns)]

@@ -1,0 +1,274 @@
+"""Which sites get which noise at which rate, as a frozen value: read, print, compare, hash.
+
+Owns the text form `name[#call][@position]=rate,... noise=... mask=...` and its canonical form. Knows no model: whether
+a name exists, and which sites a group stands for, is decided where the model is captured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from dropscope.checks import check_choice, check_rate, finite_number
+from dropscope.errors import BadInput, nearest
+
+POSITIONS = ("auto", "input", "output", "before_activation", "after_activation", "weights", "branch", "sum")
+NOISES = ("bernoulli", "gaussian", "multinomial")
+MASKS = ("auto", "channel", "element")
+GROUPS = ("all", "last", "conv", "linear", "recurrent", "attention", "ffn", "embedding", "residual", "head", "dropout")
+
+_OPTIONS = {"noise": NOISES, "mask": MASKS}
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_CALL = re.compile(r"\d{1,9}", re.ASCII)
+_PLAIN_REMEDY = "write 'none' (or Placement.none()) for a plain pass, or name a site, as in 'fc1=0.5'"
+
+
+@dataclass(frozen=True)
+class Term:
+    """One site, or one group of sites, and its rate; `call` None means every call of the site."""
+
+    name: str
+    call: int | None
+    position: str
+    rate: float
+
+    @property
+    def address(self) -> str:
+        """The key that stands for this term in a mapping: `name[#call][@position]`."""
+        call = "" if self.call is None else f"#{self.call}"
+        return self.name + call + ("" if self.position == "auto" else f"@{self.position}")
+
+    @property
+    def is_group(self) -> bool:
+        """Whether the name is a group's; a model with a site of that very name decides which of the two is meant."""
+        return self.name in GROUPS
+
+    def __str__(self) -> str:
+        return f"{self.address}={_shortest(self.rate)}"
+
+
+@dataclass(frozen=True)
+class Own:
+    """The model's own dropout at its configured rates times `scale`; `group` None means all of it."""
+
+    group: str | None
+    scale: float
+
+    @property
+    def address(self) -> str:
+        """The key that stands for this term in a mapping: `own` or `own.group`."""
+        return "own" if self.group is None else f"own.{self.group}"
+
+    def __str__(self) -> str:
+        return self.address + ("" if self.scale == 1 else f"*{_shortest(self.scale)}")
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Placement:
+    """Which sites get which noise at which rate. Two placements are equal when their canonical texts are.
+
+    `rates` maps `name[#call][@position]` to a rate, and `own` or `own.group` to a scale; or it is the text form. The
+    other arguments hold where `rates` does not say otherwise. A name is a module path, a functional site such as
+    `block:dropout`, or a group: any printable characters but blanks and `= , @ # *`. `none`, `own` and names that start
+    with `own.` are reserved.
+
+    Canonical form: terms sorted by name, call, position. A rate of 0 is left out unless something broader could put
+    noise there (`all=0.1,conv1=0` switches conv1 off); what has nothing left is `none`.
+
+    >>> Placement({"fc1": .8}, position="input") == Placement.parse("fc1@input=.8")
+    True
+    >>> Placement.parse("fc1 = .4, conv2=7e-1 noise=gaussian")
+    Placement('conv2=0.7,fc1=0.4 noise=gaussian')
+    >>> print(Placement({"own": 1, "own.attention": 0.5}), Placement({"fc1": 0}))
+    own,own.attention*0.5 none
+    """
+
+    terms: tuple[Term, ...]
+    own: tuple[Own, ...]
+    noise: str
+    mask: str
+
+    def __init__(
+        self, rates: Mapping[str, float] | str, position: str = "auto", noise: str = "bernoulli", mask: str = "auto"
+    ) -> None:
+        check_choice(position, "position", POSITIONS)
+        options: dict[str, str] = {"noise": noise, "mask": mask}
+        if isinstance(rates, str):
+            entries, stated = _read(rates)
+            options |= stated
+        elif isinstance(rates, Mapping):
+            entries = list(rates.items())
+            if not entries:
+                raise BadInput("a placement names at least one site", "rates", rates, _PLAIN_REMEDY)
+        else:
+            raise BadInput("rates are a mapping or a text", "rates", rates, "write {'fc1': 0.5} or 'fc1=0.5'")
+        for option, valid in _OPTIONS.items():
+            check_choice(options[option], option, valid)
+        terms, own = _canonical(entries, position)
+        if not terms and not own:
+            options = {"noise": "bernoulli", "mask": "auto"}
+        for field, value in {"terms": terms, "own": own, **options}.items():
+            object.__setattr__(self, field, value)
+
+    @classmethod
+    def parse(cls, text: str) -> Placement:
+        """The placement that a text stands for; `str()` of it is the canonical text."""
+        if not isinstance(text, str):
+            raise BadInput("a placement is parsed from text", "text", text, "write 'fc1=0.5', or use as_placement")
+        return cls(text)
+
+    @classmethod
+    def none(cls) -> Placement:
+        """The plain placement: no noise anywhere."""
+        return cls("none")
+
+    @property
+    def is_none(self) -> bool:
+        """Whether this is the plain placement."""
+        return not self.terms and not self.own
+
+    @cached_property
+    def _text(self) -> str:
+        if self.is_none:
+            return "none"
+        noise = "" if self.noise == "bernoulli" else f" noise={self.noise}"
+        mask = "" if self.mask == "auto" else f" mask={self.mask}"
+        return ",".join(str(term) for term in (*self.own, *self.terms)) + noise + mask
+
+    @cached_property
+    def key(self) -> str:
+        """16 hexadecimal digits of the canonical text's SHA-256: the same in every process and on every machine."""
+        return hashlib.sha256(self._text.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Placement({self._text!r})"
+
+    def __hash__(self) -> int:
+        # Not the hash of strings, which changes from process to process and with it the order of a set of placements.
+        return hash(int(self.key, 16))
+
+
+def as_placement(placement: Placement | str | Mapping[str, float]) -> Placement:
+    """A placement from whatever stands for one: itself, its text, or a mapping of rates.
+
+    >>> as_placement("fc1=.5") == as_placement({"fc1": 0.5}) == as_placement(Placement("fc1=0.5"))
+    True
+    """
+    if isinstance(placement, Placement):
+        return placement
+    if isinstance(placement, str | Mapping):
+        return Placement(placement)
+    raise BadInput("a placement is a Placement, a text or a mapping", "placement", placement, "write 'fc1=0.5'")
+
+
+def parse_address(text: str) -> tuple[str, int | None, str | None]:
+    """The name, call and position in `name[#call][@position]`; None for what is not stated.
+
+    >>> parse_address("encoder.layer.0.attention.self#1@weights"), parse_address("block:dropout")
+    (('encoder.layer.0.attention.self', 1, 'weights'), ('block:dropout', None, None))
+    """
+    if not isinstance(text, str):
+        raise BadInput("a site is named by text", "site", text, "write 'conv1', 'conv1#0' or 'conv1@input'")
+    head, at, position = text.strip().partition("@")
+    name, numbered, call = head.partition("#")
+    if name == "none" or name == "own" or name.startswith(("own.", "own*")):
+        remedy = "write 'own', 'own*2' or 'own.attention*0.5' in a text, {'own': 2} in a mapping, 'none' alone"
+        raise BadInput("'own' and 'none' are no sites and take no call, position or rate", "site", text, remedy)
+    # Unprintable characters go too: a lone surrogate cannot be encoded, so such a name could not be hashed or stored.
+    if not name or not name.isprintable() or any(c in "=,@#* " for c in name):
+        remedy = "write a module path such as 'encoder.layer.0.attention.self', as find_sites prints it"
+        raise BadInput("a site's name is printable, not empty, without blanks and = , @ # *", "site", text, remedy)
+    if numbered and not _CALL.fullmatch(call):
+        remedy = f"write '{name}#0' for the first call, '{name}' for every call"
+        raise BadInput("a call is a whole number from 0", f"call of {name!r}", call, remedy)
+    if at:
+        check_choice(position, "position", POSITIONS)
+    return name, int(call) if numbered else None, position if at else None
+
+
+def _read(text: str) -> tuple[list[tuple[str, object]], dict[str, str]]:
+    """The entries and the options in a text, not yet checked for their meaning."""
+    terms, *options = re.sub(r" ?([=,*]) ?", r"\1", " ".join(text.split())).split(" ")
+    if not terms:
+        raise BadInput("a placement names at least one site", "placement", text, _PLAIN_REMEDY)
+    stated: dict[str, str] = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        if name not in _OPTIONS or name in stated:
+            remedy = "write fc1@input=0.5" if name == "position" else nearest(name, _OPTIONS)
+            remedy = f"put a comma before {option!r}" if _NUMBER.fullmatch(value) else remedy
+            rule = "after the terms, joined by commas, come noise=... and mask=..., each once"
+            raise BadInput(rule, f"option in {text!r}", option, remedy)
+        stated[name] = value
+    if terms == "none":
+        return [], stated
+    return [_read_term(term) for term in terms.split(",")], stated
+
+
+def _read_term(term: str) -> tuple[str, object]:
+    address, equals, value = term.partition("=")
+    name, star, scale = address.partition("*")
+    if not equals and (name == "own" or name.startswith("own.")):
+        return name, _number(scale) if star else 1.0
+    if not equals:
+        remedy = f"write '{term or 'fc1'}=0.5', or 'own' for the model's own dropout, or 'none' alone"
+        raise BadInput("a term is name[#call][@position]=rate or own[.group][*scale]", "term", term, remedy)
+    if value in _OPTIONS.get(address, ()):
+        raise BadInput("options follow the terms after a blank", "term", term, f"write 'fc1=0.5 {term}'")
+    # Here and not only where entries are checked: as a mapping's key `own` takes a number, in a text only `own*2`.
+    parse_address(address)
+    return address, _number(value)
+
+
+def _canonical(entries: list[tuple[str, object]], default: str) -> tuple[tuple[Term, ...], tuple[Own, ...]]:
+    terms: dict[tuple[str, int, str], Term] = {}
+    own: dict[str, Own] = {}
+    for address, value in entries:
+        if isinstance(address, str) and (address == "own" or address.startswith("own.")):
+            group = address[len("own.") :] if address != "own" else "all"
+            check_choice(group, "group of 'own'", GROUPS)
+            if group in own:
+                raise BadInput("a group is named once", "own", address, "keep one of the two terms")
+            own[group] = Own(None if group == "all" else group, _check_scale(value, address))
+        else:
+            name, call, position = parse_address(address)
+            term = Term(name, call, position or default, check_rate(value, f"rate of {address!r}"))
+            where = (name, -1 if call is None else call, term.position)
+            if where in terms:
+                raise BadInput(
+                    "a site is named once per call and position", "site", address, "keep one of the two terms"
+                )
+            terms[where] = term
+    if own and not terms and default != "auto":
+        remedy = "leave position out: the model's own dropout stays where it is"
+        raise BadInput("'own' takes no position", "position", default, remedy)
+    groups = any(t.is_group and t.rate > 0 for t in terms.values()) or any(o.scale > 0 for o in own.values())
+    every_call = {t.name for t in terms.values() if t.call is None and t.rate > 0}
+    kept = (
+        t for _, t in sorted(terms.items()) if t.rate > 0 or groups or (t.call is not None and t.name in every_call)
+    )
+    kept_own = sorted(own.values(), key=lambda o: o.group or "") if any(o.scale > 0 for o in own.values()) else ()
+    return tuple(kept), tuple(kept_own)
+
+
+def _check_scale(value: object, name: str) -> float:
+    number = finite_number(value)
+    if number is None or number < 0:
+        remedy = f"write '{name}' for the configured rates, '{name}*2' for twice those"
+        raise BadInput("a scale is a finite number of at least 0", f"scale of {name!r}", value, remedy)
+    return number
+
+
+def _number(text: str) -> object:
+    """The number in a text; other text as it is, to be refused as a rate (`float` alone would take 'nan' and '1_0')."""
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+def _shortest(number: float) -> str:
+    return repr(number).removesuffix(".0")

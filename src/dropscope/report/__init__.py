@@ -1,0 +1,29 @@
+"""What studies write: claims, tables, summaries and figures."""
+
+from dropscope.report.claims import Claim, Verdict, claims_table, decided, shown
+from dropscope.report.figures import accuracy_curves
+from dropscope.report.writing import (
+    claim_folder,
+    markdown,
+    new_figure,
+    write_figure,
+    write_summary,
+    write_table,
+    write_text,
+)
+
+__all__ = [
+    "Claim",
+    "Verdict",
+    "accuracy_curves",
+    "claim_folder",
+    "claims_table",
+    "decided",
+    "markdown",
+    "new_figure",
+    "shown",
+    "write_figure",
+    "write_summary",
+    "write_table",
+    "write_text",
+]

@@ -1,0 +1,131 @@
+"""What a study leaves behind: tables (CSV, Markdown, LaTeX), figures (PNG, PDF) and one summary that is read first.
+
+Owns the formats and that a file appears whole or not at all. What is in them is the study's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from dropscope.atomic import write_whole
+from dropscope.errors import BadInput
+from dropscope.report.claims import Claim, Verdict, claims_table
+
+
+def write_text(path: Path, text: str) -> Path:
+    return write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def claim_folder(folder: Path, spec: Mapping[str, Any], name: str = "study.json") -> None:
+    """A folder holds one study: what its parts have in common is written at the first start and must agree later."""
+    record, wanted = folder / name, json.loads(json.dumps(spec))
+    if not record.exists():
+        write_text(record, json.dumps(wanted, indent=2) + "\n")
+        return
+    known = json.loads(record.read_text())
+    differing = sorted(key for key in {*known, *wanted} if known.get(key) != wanted.get(key))
+    if differing:
+        remedy = "choose another folder with --out, or repeat the first command exactly"
+        raise BadInput("a folder holds one study", f"what differs from {record}", differing, remedy)
+
+
+def write_table(folder: Path, name: str, table: pd.DataFrame, caption: str, digits: int = 4) -> list[Path]:
+    """`tables/NAME.csv` (full precision), `.md` and `.tex` (rounded)."""
+    at = folder / "tables" / name
+    return [
+        write_whole(at.with_suffix(".csv"), lambda part: table.to_csv(part, index=False)),
+        write_text(at.with_suffix(".md"), f"{caption}\n\n{markdown(table, digits)}\n"),
+        write_text(at.with_suffix(".tex"), latex(table, caption, name, digits)),
+    ]
+
+
+def new_figure(width: float = 6.4, height: float = 4.2) -> Figure:
+    """A figure that belongs to nobody's global state."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def write_figure(folder: Path, name: str, figure: Figure) -> list[Path]:
+    """`figures/NAME.png` and `.pdf`."""
+    at = folder / "figures" / name
+    return [
+        write_whole(at.with_suffix(".png"), lambda part: figure.savefig(part, dpi=150)),
+        write_whole(at.with_suffix(".pdf"), lambda part: figure.savefig(part)),
+    ]
+
+
+def write_summary(
+    folder: Path, title: str, paragraphs: Sequence[str], claims: Sequence[Claim], smaller: Sequence[str]
+) -> Path:
+    """`summary.md`: what was done, every claim with its verdict, and what is smaller than in the paper."""
+    parts = [f"# {title}", *paragraphs]
+    if claims:
+        write_table(folder, "claims", claims_table(claims), "Published claims and what was measured here")
+        parts.append("## Claims")
+        counts = Counter(claim.verdict for claim in claims)
+        parts.append(", ".join(f"{verdict}: {counts[verdict]}" for verdict in get_args(Verdict)) + ".")
+        for claim in claims:
+            parts.append(
+                f"**{claim.statement}** — {claim.verdict}\n\n"
+                f"- published: {claim.published}\n- here: {claim.ours}\n- how: {claim.how}"
+            )
+    parts.append("## Smaller than in the paper")
+    parts.append("\n".join(f"- {line}" for line in smaller) if smaller else "Nothing.")
+    return write_text(folder / "summary.md", "\n\n".join(parts) + "\n")
+
+
+def markdown(table: pd.DataFrame, digits: int = 4) -> str:
+    """A Markdown table.
+
+    >>> print(markdown(pd.DataFrame({"a": ["x|y"], "b": [0.12345]})))
+    | a | b |
+    |---|---|
+    | x\\|y | 0.1235 |
+    """
+    rows = [[_cell(value, digits).replace("|", "\\|") for value in row] for row in table.itertuples(index=False)]
+    head = [str(name).replace("|", "\\|") for name in table.columns]
+    return (
+        "\n".join("| " + " | ".join(row) + " |" for row in [head])
+        + "\n"
+        + "\n".join(["|" + "---|" * len(head), *("| " + " | ".join(row) + " |" for row in rows)])
+    )
+
+
+def latex(table: pd.DataFrame, caption: str, label: str, digits: int = 4) -> str:
+    """A LaTeX table (booktabs)."""
+    rows = [" & ".join(_escaped(_cell(value, digits)) for value in row) for row in table.itertuples(index=False)]
+    head = " & ".join(_escaped(str(name)) for name in table.columns)
+    columns = "".join("r" if pd.api.types.is_numeric_dtype(kind) else "l" for kind in table.dtypes)
+    body = " \\\\\n".join(rows)
+    return (
+        f"\\begin{{table}}\n\\centering\n\\caption{{{_escaped(caption)}}}\n\\label{{tab:{label}}}\n"
+        f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body} \\\\\n\\bottomrule\n"
+        "\\end{tabular}\n\\end{table}\n"
+    )
+
+
+def _cell(value: object, digits: int) -> str:
+    if isinstance(value, float):
+        return (
+            "–"
+            if value != value
+            else f"{value:.{digits}f}"
+            if abs(value) >= 10**-digits or value == 0
+            else f"{value:.1e}"
+        )
+    return "–" if value is None else str(value)
+
+
+def _escaped(text: str) -> str:
+    signs = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "→": r"$\to$"}
+    signs |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    return "".join(signs.get(letter, letter) for letter in text)

@@ -1,0 +1,7 @@
+"""What a user runs: passes under one placement, sweeps over many, their rows and their folders."""
+
+from dropscope.runs.passes import maps, sample, uncertainty
+from dropscope.runs.result import Run
+from dropscope.runs.sweeps import planned, sweep
+
+__all__ = ["Run", "maps", "planned", "sample", "sweep", "uncertainty"]

@@ -1,0 +1,36 @@
+"""One forward of any model, followed value by value: names, provenance, and the visitors that may change values."""
+
+from dropscope.tracing.modules import LAYERS, dropout_rate, is_dropout, is_foreign_dropout, keeps_running_statistics
+from dropscope.tracing.recorder import (
+    ABOUT_VALUES,
+    LAYERDROP,
+    NORM_FUNCTIONS,
+    SUM_FUNCTIONS,
+    Recorder,
+    is_rate,
+    run,
+    train_run,
+)
+from dropscope.tracing.tracer import walking
+from dropscope.tracing.visitor import About, OwnDropout, Point, Visitor
+
+__all__ = [
+    "ABOUT_VALUES",
+    "LAYERDROP",
+    "LAYERS",
+    "NORM_FUNCTIONS",
+    "SUM_FUNCTIONS",
+    "About",
+    "OwnDropout",
+    "Point",
+    "Recorder",
+    "Visitor",
+    "dropout_rate",
+    "is_dropout",
+    "is_foreign_dropout",
+    "is_rate",
+    "keeps_running_statistics",
+    "run",
+    "train_run",
+    "walking",
+]

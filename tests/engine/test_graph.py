@@ -1,0 +1,155 @@
+"""Capture: a graph with every value marked, which dimension carries the examples, and what is refused."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dropscope.engine import graph as capture_module
+from dropscope.engine.graph import CaptureFailed, capture, feed_values
+from dropscope.engine.session import prepare
+from dropscope.tracing.visitor import Point
+from support import zoo
+from support.engines import MODELS, case
+
+
+def captured(model: nn.Module, inputs: Any, points: list[Point]) -> Any:
+    setting = prepare(model, inputs)
+    return capture(setting.model, *setting.on_device(setting.data.batches[0]), points)
+
+
+# --- a closed form ----------------------------------------------------------------------------------------------------
+
+
+def test_a_linear_layer_and_its_activation() -> None:
+    net = zoo.seeded(lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)))
+    points = [Point("0", 0, "output"), Point("0", 0, "after_activation")]
+    graph = captured(net, zoo.vectors(5), points)
+    names = [str(node.target) for node in graph.nodes]
+    assert names == ["aten.linear.default", "dropscope.site.default", "aten.relu.default", "dropscope.site.default",
+                     "aten.linear.default"]  # fmt: skip
+    assert [graph.nodes.index(graph.marks[p]) for p in points] == [1, 3]
+    assert all(graph.batch(node) == (0, 1) for node in graph.nodes)
+    assert len(graph.feeds) == 1
+    assert len(graph.fixed) == 4
+    assert not graph.counts_rows
+
+
+# --- contracts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_site_of_the_plain_path_is_marked(name: str) -> None:
+    some = case(name)
+    assert set(some.captured.marks) == set(some.points)
+    assert len(some.points) >= 4
+    for point in some.points:
+        layout = some.setting.site_map.values[point].layout
+        assert some.captured.batch(some.captured.marks[point]) == (layout.batch_dim, layout.folded), point
+
+
+@pytest.mark.parametrize("name", ["lstm", "sequence first"])
+def test_examples_that_do_not_lie_first(name: str) -> None:
+    dims = {case(name).captured.batch(node) for node in case(name).captured.nodes}
+    assert (0, 1) in dims
+    assert name == "lstm" or (1, 1) in dims
+
+
+def test_examples_that_take_several_rows() -> None:
+    class Folded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 6), nn.Linear(12, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(torch.relu(self.a(x.reshape(-1, 4))).reshape(-1, 12))
+
+    graph = captured(zoo.seeded(Folded), zoo.vectors(), [Point("a", 0, "output")])
+    assert graph.batch(graph.marks[Point("a", 0, "output")]) == (0, 2)
+
+
+def test_rows_that_are_counted_are_found() -> None:
+    """GPT-2 picks the last token by arange(batch): rebuilt for more rows, never repeated."""
+    assert case("gpt2 eager").captured.counts_rows
+    assert not case("resnet").captured.counts_rows
+
+
+def test_feeds_come_in_the_order_of_the_call() -> None:
+    a, b, c = (torch.full((2,), float(i)) for i in range(3))
+    assert [float(v[0]) for v in feed_values((a,), {"z": c, "b": b, "n": 3})] == [0.0, 1.0, 2.0]
+
+
+def test_a_capture_is_kept_for_the_same_weights_and_shapes() -> None:
+    net, points = zoo.cifar(), [Point("fc1", 0, "output")]
+    first = captured(net, zoo.images(4), points)
+    assert captured(net, zoo.images(2), points) is first  # the number of examples is a symbol
+    assert captured(net, zoo.images(4), [Point("fc1", 0, "input")]) is not first
+    with torch.no_grad():
+        net.fc1.weight.mul_(2)
+    assert captured(net, zoo.images(4), points) is not first
+
+
+def test_a_capture_does_not_keep_its_model_alive() -> None:
+    net = zoo.seeded(lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)))
+    captured(net, zoo.vectors(), [Point("0", 0, "output")])
+    seen, before = weakref.ref(net), len(capture_module._cache)
+    del net
+    gc.collect()
+    assert seen() is None
+    assert len(capture_module._cache) == before - 1
+
+
+def test_capture_leaves_the_model_and_random_state_alone(untouched: Any) -> None:
+    net = zoo.resnet().train()
+    setting = prepare(net, zoo.images(3))
+    with untouched(net):
+        capture(setting.model, *setting.on_device(setting.data.batches[0]), [Point("conv1", 0, "output")])
+
+
+def test_the_key_value_cache_of_a_decoder_is_left_out() -> None:
+    outputs = case("gpt2 eager").captured.output
+    assert len([leaf for leaf in outputs if leaf is not None]) == 1
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) if bool((x > 0).any()) else self.fc(-x)
+
+
+class Mixing(nn.Module):
+    """Every example against every other: no dimension of the product belongs to one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc((x @ x.T).softmax(1) @ x)
+
+
+def test_a_branch_on_data_is_refused() -> None:
+    with pytest.raises(CaptureFailed, match="could not capture the model"):
+        captured(zoo.seeded(Branching), zoo.vectors(), [Point("fc", 0, "output")])
+
+
+def test_examples_mixed_with_each_other_are_refused() -> None:
+    with pytest.raises(CaptureFailed, match="does not keep its examples along one dimension"):
+        captured(zoo.seeded(Mixing), zoo.vectors(), [Point("fc", 0, "output")])
+
+
+def test_a_point_that_is_not_there_is_refused() -> None:
+    net = zoo.cifar()
+    with pytest.raises(CaptureFailed, match="conv9@output is not in the exported graph"):
+        captured(net, zoo.images(2), [Point("conv9", 0, "output")])

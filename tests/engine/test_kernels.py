@@ -1,0 +1,86 @@
+"""The Triton kernels against the same arithmetic in plain torch. They need a GPU, or TRITON_INTERPRET=1 and time."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds")
+
+from dropscope.engine import kernels  # only where Triton is
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() or INTERPRETED), reason="needs a GPU")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def choices(rates: list[float]) -> tuple[torch.Tensor, torch.Tensor]:
+    level = [-(2**31) if rate == 0 else round(rate * 2**32) - 2**31 for rate in rates]
+    gain = [1 / (1 - rate) for rate in rates]
+    return torch.tensor(level, dtype=torch.int32, device=DEVICE), torch.tensor(gain, device=DEVICE)
+
+
+def words(rows: int, units: int) -> torch.Tensor:
+    return torch.randint(-(2**31), 2**31, (rows, units), dtype=torch.int64, device=DEVICE).to(torch.int32)
+
+
+def noisy(x: torch.Tensor, word: torch.Tensor, level: torch.Tensor, gain: torch.Tensor, passes: int) -> torch.Tensor:
+    """`x[parents, rows, channels, …]` under every choice, `[parents, choices, words, channels, …]`."""
+    x = x.repeat(1, passes, *[1] * (x.dim() - 2)) if x.shape[1] != len(word) else x
+    factor = (word[None] >= level[:, None, None]).float() * gain[:, None, None]
+    return x[:, None] * factor.view(1, len(level), *word.shape, *[1] * (x.dim() - 3))
+
+
+SIZES = [(3, False), (1, True), (17, False), *([] if INTERPRETED else [(90, False), (9, False)])]
+PASSES, EXAMPLES = (2, 2) if INTERPRETED else (50, 64)
+RATES = [0.0, 0.1, 0.4, 0.9]
+
+
+@pytest.mark.parametrize(("parents", "plain"), SIZES)
+def test_prefix_linear_equals_masks_and_products(parents: int, plain: bool) -> None:
+    torch.manual_seed(0)
+    level, gain = choices(RATES)
+    x = torch.randn(parents, EXAMPLES if plain else PASSES * EXAMPLES, 16, 4, 4, device=DEVICE)
+    word = words(PASSES * EXAMPLES, 16)
+    weight, bias = torch.randn(40, 256, device=DEVICE) / 16, torch.randn(40, device=DEVICE)
+    rows = noisy(x, word, level, gain, PASSES).flatten(3).double()
+    expected = torch.relu(rows @ weight.T.double() + bias).reshape(-1, 40)
+    got = kernels.prefix_linear(x, word, level, gain, weight, bias, EXAMPLES)
+    torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(("parents", "plain"), SIZES)
+def test_prefix_conv_equals_masks_and_convolutions(parents: int, plain: bool) -> None:
+    torch.manual_seed(0)
+    level, gain = choices(RATES)
+    x = torch.randn(parents, EXAMPLES if plain else PASSES * EXAMPLES, 8, 8, 8, device=DEVICE)
+    word = words(PASSES * EXAMPLES, 8)
+    weight, bias = torch.randn(40, 8, 3, 3, device=DEVICE) / 8, torch.randn(40, device=DEVICE)
+    rows = noisy(x, word, level, gain, PASSES).reshape(-1, 8, 8, 8).double()
+    expected = F.max_pool2d(F.relu(F.conv2d(rows, weight.double(), bias.double(), padding=1)), 2)
+    got = kernels.prefix_conv(x, word, level, gain, weight, bias, EXAMPLES, 2)
+    torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(("parents", "plain"), SIZES)
+@pytest.mark.parametrize("units", [128, 40])
+def test_tail_equals_softmax_and_sums(parents: int, plain: bool, units: int) -> None:
+    torch.manual_seed(0)
+    level, gain = choices(RATES)
+    hidden = torch.relu(torch.randn(parents, EXAMPLES if plain else PASSES * EXAMPLES, units, device=DEVICE))
+    word = words(PASSES * EXAMPLES, units)
+    weight, bias = torch.randn(10, units, device=DEVICE) / 4, torch.randn(10, device=DEVICE)
+    one = torch.softmax(torch.randn(EXAMPLES, 10, device=DEVICE), 1)
+    factor = (word[None] >= level[:, None, None]).double() * gain[:, None, None]
+    wide = (hidden.repeat(1, PASSES, 1) if plain else hidden)[:, None].double() * factor[None]
+    p = torch.softmax(wide @ weight.T.double() + bias, -1).unflatten(2, (PASSES, EXAMPLES)).flatten(0, 1)
+    best_value, best = one.double().max(1)
+    top = p.amax(-1) - best_value
+    deviation = p.gather(-1, best.view(1, 1, -1, 1).expand(*p.shape[:3], 1))[..., 0] - best_value
+    extra = [torch.xlogy(p, p).sum(-1), top, top.square(), deviation.square()]
+    expected = torch.cat([p.sum(1), *(e.sum(1).unsqueeze(-1) for e in extra)], -1)
+    got = kernels.tail(hidden, word, level.repeat(parents), gain.repeat(parents), weight, bias, one, PASSES, len(level))
+    torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-4)

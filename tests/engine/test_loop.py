@@ -1,0 +1,86 @@
+"""The plain loop: pass by pass, the numbers that everything faster must equal."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from dropscope import injected
+from dropscope.engine.loop import passes_of, run_reference
+from dropscope.engine.session import prepare
+from dropscope.noise import keyed as noise
+from support import zoo
+
+
+def net() -> nn.Module:
+    return zoo.seeded(lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)))
+
+
+def test_a_pass_is_the_model_with_factors_on_its_hidden_units() -> None:
+    model, x = net(), zoo.vectors()
+    setting = prepare(model, x, seed=4)
+    (live,) = setting.resolve(["0=.4"])
+    batch = setting.data.batches[0]
+    with torch.no_grad():
+        hidden = model[1](model[0](x))
+        for number, p in enumerate(list(passes_of(setting, live, batch, 3))):
+            keys = noise.streams(4, noise.site_key("0", 0), torch.tensor(number), batch.keys)
+            factor = noise.multiplier(keys, (16,), 0.4, "bernoulli")
+            assert torch.equal(p, _softmax(model, hidden * factor))
+
+
+def _softmax(model: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
+    from dropscope.model.outputs import probabilities
+
+    return probabilities(model[2](hidden), "logits")
+
+
+def test_passes_equal_those_of_injected() -> None:
+    model, x = zoo.cifar(), zoo.images()
+    setting = prepare(model, x, seed=1)
+    (live,) = setting.resolve(["conv2=.3,fc1=.5"])
+    with torch.no_grad():
+        found = list(passes_of(setting, live, setting.data.batches[0], 3))
+    with torch.no_grad(), injected(model, "conv2=.3,fc1=.5", seed=1) as source:
+        for number, p in enumerate(found):
+            source.at(pass_=number)
+            torch.testing.assert_close(model(x).softmax(1), p, atol=1e-6, rtol=0)
+
+
+def test_blocks_follow_the_batches_and_placements() -> None:
+    setting = prepare(net(), zoo.vectors(7), batch_size=3)
+    lives = setting.resolve(["0=.5", "none", "last=.2"])
+    ticks: list[int] = []
+    blocks = list(run_reference(setting, lives, 4, {"sum_p", "sum_plogp"}, ticks.append))
+    assert [block.batch.n for block in blocks] == [3, 3, 1]
+    assert sum(ticks) == 7 * 3 * 4
+    for block in blocks:
+        assert [numbers.tolist() for numbers, _ in block.parts] == [[0], [1], [2]]
+        assert block.plain.shape == (block.batch.n, 3)
+        for number, (_, kept) in enumerate(block.parts):
+            assert kept.passes == 4
+            slow = torch.stack(list(passes_of(setting, lives[number], block.batch, 4)))
+            torch.testing.assert_close(kept.mean[0].float(), slow.mean(0), atol=1e-6, rtol=0)
+        torch.testing.assert_close(block.parts[1][1].mean[0].float(), block.plain, atol=1e-6, rtol=0)
+
+
+def test_batches_and_order_change_nothing() -> None:
+    model, x = zoo.resnet(), zoo.images(6)
+    order = torch.tensor([5, 2, 0, 4, 1, 3])
+
+    def means(inputs: torch.Tensor, size: int) -> torch.Tensor:
+        setting = prepare(model, inputs, batch_size=size)
+        lives = setting.resolve(["layer1.conv1=.5"])
+        return torch.cat([block.parts[0][1].mean[0] for block in run_reference(setting, lives, 3, {"sum_p"})])
+
+    whole = means(x, 6)
+    torch.testing.assert_close(means(x, 1), whole, atol=1e-6, rtol=0)
+    torch.testing.assert_close(means(x[order], 4), whole[order], atol=1e-6, rtol=0)
+
+
+def test_the_model_is_afterwards_what_it_was(untouched) -> None:
+    model = zoo.resnet().train()
+    with untouched(model):
+        setting = prepare(model, zoo.images())
+        for _ in run_reference(setting, setting.resolve(["conv1=.5"]), 2, {"sum_p"}):
+            pass

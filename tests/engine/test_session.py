@@ -1,0 +1,208 @@
+"""What every run starts from: data read, arguments checked before any pass, the model left as it was."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dropscope as ds
+from dropscope.checks import check_passes
+from dropscope.engine.session import precise, prepare
+from dropscope.errors import BadInput
+from support import zoo
+
+
+class Answers(nn.Module):
+    """A small model whose output is made by `answer` from its logits."""
+
+    def __init__(self, answer: Any = lambda logits: logits) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(8, 16), nn.Linear(16, 3)
+        self.answer = answer
+
+    def forward(self, x: Tensor) -> Any:
+        return self.answer(self.fc2(torch.relu(self.fc1(x))))
+
+
+def net(answer: Any = lambda logits: logits) -> nn.Module:
+    return zoo.seeded(lambda: Answers(answer))
+
+
+LABELS = torch.tensor([0, 1, 2, 0])
+
+
+# --- a closed form ----------------------------------------------------------------------------------------------------
+
+
+def test_a_setting_knows_its_model_and_data() -> None:
+    model = net()
+    setting = prepare(model, (zoo.vectors(), LABELS), seed=3, batch_size=3)
+    assert (setting.classes, setting.dense, setting.seed, setting.masks) == (3, False, 3, "per_example")
+    assert [batch.n for batch in setting.data.batches] == [3, 1]
+    with torch.no_grad():
+        expected = model(zoo.vectors()[:3]).softmax(1)
+        torch.testing.assert_close(setting.plain(setting.data.batches[0]), expected)
+
+
+def test_dense_outputs_are_known_by_their_shape() -> None:
+    assert prepare(zoo.unet3d(), zoo.volumes()).dense
+    assert prepare(net(), zoo.vectors(), outputs="multilabel_logits").dense
+
+
+# --- bad input: one clear error before any work, nothing changed ------------------------------------------------------
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown site": ({"placement": "fc9=.5"}, "did you mean 'fc"),
+    "rate 1": ({"placement": "fc1=1.0"}, "below 1"),
+    "negative rate": ({"placement": "fc1=-0.1"}, "at least 0"),
+    "rate nan": ({"placement": {"fc1": float("nan")}}, "a rate is a number"),
+    "empty placement": ({"placement": ""}, "at least one site"),
+    "no such position": ({"placement": "fc2@after_activation=.5"}, "no such position"),
+    "empty data": ({"inputs": torch.zeros(0, 8), "labels": torch.zeros(0).long()}, "example"),
+    "labels out of range": ({"labels": torch.tensor([0, 1, 2, 3])}, "labels are 0 to 2"),
+    "too few labels": ({"labels": torch.tensor([0, 1])}, "as many labels as inputs"),
+    "no passes": ({"passes": 0}, "at least one pass"),
+    "passes as text": ({"passes": "10"}, "at least one pass"),
+    "true is no number of passes": ({"passes": True}, "at least one pass"),
+    "seed": ({"seed": 1.5}, "a seed is a whole number"),
+    "masks": ({"masks": "per_batch"}, "masks are drawn"),
+    "engine": ({"engine": "fast"}, "an engine is"),
+    "label": ({"label": "median"}, "label='mean'"),
+    "measure": ({"measures": ["bold"]}, "did you mean 'bald'"),
+    "device": ({"device": "gpu"}, "device"),
+    "precision": ({"precision": "bf16"}, "fp32"),
+    "outputs": ({"outputs": "logit"}, "did you mean 'logits'"),
+    "batch size": ({"batch_size": 0}, "at least one example"),
+    "a dict without logits": ({"model": net(lambda logits: {"scores": logits})}, "entry 'logits'"),
+    "NaN outputs": ({"model": net(lambda logits: logits / 0 * 0)}, "finite"),
+    "one row for all examples": ({"model": net(lambda logits: logits.mean(0, keepdim=True))}, "row per example"),
+    "probabilities": ({"model": net(lambda logits: logits.softmax(1))}, "outputs='probabilities'"),
+}
+
+
+def called(function: Any, given: dict[str, Any]) -> None:
+    given = dict(given)
+    model, placement = given.pop("model", None) or net(), given.pop("placement", "fc1=.5")
+    data = given.pop("inputs", zoo.vectors()), given.pop("labels", LABELS)
+    placements = [placement] if function is ds.sweep else placement
+    function(model, placements, data, **{"passes": 3, **given})
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("function", [ds.uncertainty, ds.sweep], ids=["uncertainty", "sweep"])
+def test_bad_input_is_one_clear_error_and_changes_nothing(
+    function: Any, name: str, untouched: Any, tmp_path: Any
+) -> None:
+    given, words = BAD[name]
+    model = given.get("model") or net()
+    extra = {"out": tmp_path / "run"} if function is ds.sweep else {}
+    with untouched(model), pytest.raises(BadInput) as error:
+        called(function, {**given, "model": model, **extra})
+    assert words in str(error.value)
+    assert "Instead: " in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+SWEEP_ONLY: dict[str, tuple[dict[str, Any], str]] = {
+    "keep": ({"keep": "best"}, "keep='top:50'"),
+    "keep without number": ({"keep": "top:"}, "keep='top:50'"),
+    "objective": ({"objective": "auroc"}, "ranking scores"),
+    "score": ({"scores": ["aurk"]}, "aurc"),
+    "a score of probabilities": ({"scores": ["ece"]}, "ranking scores"),
+    "memory": ({"memory": "lots"}, "memory='4GiB'"),
+    "too little memory": ({"memory": 1000}, "1 MiB"),
+    "unlabelled": ({"labels": None}, "scores compare with labels"),
+    "dense": ({"outputs": "multilabel_logits", "labels": torch.zeros(4, 3).bool()}, "ranks whole examples"),
+}
+
+
+@pytest.mark.parametrize("name", SWEEP_ONLY)
+def test_bad_arguments_of_a_sweep(name: str, untouched: Any) -> None:
+    given, words = SWEEP_ONLY[name]
+    model = net()
+    with untouched(model), pytest.raises(BadInput) as error:
+        called(ds.sweep, {**given, "model": model})
+    assert words in str(error.value)
+
+
+def test_no_placements() -> None:
+    with pytest.raises(BadInput, match="at least one placement"):
+        ds.sweep(net(), [], (zoo.vectors(), LABELS))
+
+
+def test_weights_on_two_devices() -> None:
+    model = net()
+    model.extra = nn.Parameter(torch.zeros(2, device="meta"))
+    with pytest.raises(BadInput, match="a model lies on one device"):
+        ds.uncertainty(model, "fc1=.5", zoo.vectors())
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_ambient_autocast(kind: str) -> None:
+    if kind == "cuda":
+        pytest.importorskip("torch.cuda")
+    was = torch.is_autocast_enabled(kind)
+    torch.set_autocast_enabled(kind, True)
+    try:
+        with pytest.raises(BadInput, match="leave the autocast context"):
+            ds.sample(net(), "fc1=.5", zoo.vectors(), passes=2)
+    finally:
+        torch.set_autocast_enabled(kind, was)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there() -> None:
+    with pytest.raises(BadInput, match="a device is one this machine has"):
+        ds.sample(net(), "fc1=.5", zoo.vectors(), passes=2, device="cuda")
+
+
+def test_labels_of_another_shape() -> None:
+    with pytest.raises(BadInput, match="shape of the predictions"):
+        ds.uncertainty(zoo.unet3d(), "last=.5", (zoo.volumes(), torch.tensor([0, 1, 0])), passes=2)
+
+
+# --- contracts --------------------------------------------------------------------------------------------------------
+
+
+def test_passes_are_whole_numbers_from_one() -> None:
+    assert check_passes(1) == 1
+    for wrong in (0, -1, 1.0, None, True, "3"):
+        with pytest.raises(BadInput):
+            check_passes(wrong)
+
+
+def test_precise_restores_what_it_found() -> None:
+    kept = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    with precise():
+        assert not torch.backends.cudnn.allow_tf32
+    with pytest.raises(RuntimeError, match="inside"), precise():
+        raise RuntimeError("inside")
+    assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == kept
+
+
+def test_the_bad_engine_is_found_without_noise_too() -> None:
+    with pytest.raises(BadInput, match="an engine is"):
+        ds.sample(net(), "none", zoo.vectors(), passes=2, engine="fast")
+
+
+@pytest.mark.parametrize(
+    "inputs", [zoo.vectors().double(), zoo.vectors().long(), zoo.vectors()[:, :5], zoo.vectors().double().numpy()]
+)
+def test_inputs_that_the_model_does_not_take(inputs: Any) -> None:
+    with pytest.raises(BadInput, match=r"the model takes the data as they are.*the first inputs are \(2, \d\)"):
+        prepare(net(), (inputs, LABELS))
+
+
+def test_a_dataclass_holds_logits_as_well() -> None:
+    @dataclasses.dataclass
+    class Answer:
+        logits: Tensor
+
+    answers = net(Answer)
+    x = zoo.vectors()
+    assert ds.audit(answers, "fc1=0.5", x).ok
+    assert torch.equal(ds.sample(answers, "fc1=0.5", x, passes=2), ds.sample(net(), "fc1=0.5", x, passes=2))

@@ -1,0 +1,268 @@
+"""From a placement's text to the live values of a model: groups, precedence, `own`, masks, and every refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dropscope.errors import BadInput
+from dropscope.injection.resolution import Live, resolve
+from dropscope.injection.sites import SiteMap, examine
+from dropscope.model import inputs
+from dropscope.placement.placement import Placement
+from dropscope.tracing.visitor import Point
+from support import zoo
+
+
+def site_map(model: nn.Module, example: Any) -> SiteMap:
+    return examine(model, *inputs.arguments(example))
+
+
+def rates(text: str, found: SiteMap) -> dict[str, float]:
+    live = resolve(Placement.parse(text), found)
+    return {f"{p.name}{f'#{p.call}' if p.call else ''}@{p.position}": round(s.rate, 9) for p, s in live.items()}
+
+
+@pytest.fixture(scope="module")
+def cifar() -> SiteMap:
+    return site_map(zoo.cifar(), zoo.images())
+
+
+@pytest.fixture(scope="module")
+def bert() -> SiteMap:
+    pytest.importorskip("transformers")
+    return site_map(zoo.hugging_face("bert"), zoo.text())
+
+
+@pytest.fixture(scope="module")
+def unet() -> SiteMap:
+    return site_map(zoo.unet3d(), zoo.volumes())
+
+
+BERT = "bert.encoder.layer"
+
+
+def test_a_site_is_its_auto_position(cifar: SiteMap) -> None:
+    assert rates("conv2=.7,fc1=.4", cifar) == {"conv2@after_activation": 0.7, "fc1@after_activation": 0.4}
+    live = resolve(Placement.parse("conv2=.7"), cifar)
+    assert set(live) == {Point("conv2", 0, "after_activation")}
+
+
+def test_every_position_by_name(cifar: SiteMap) -> None:
+    for position in ("input", "output", "before_activation", "after_activation"):
+        assert rates(f"conv1@{position}=.3", cifar) == {f"conv1@{position}": 0.3}
+
+
+def test_the_plain_placement_is_empty(cifar: SiteMap) -> None:
+    assert resolve(Placement.none(), cifar) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (
+            "all=.2",
+            ["conv1@after_activation", "conv2@after_activation", "conv3@after_activation", "fc1@after_activation"],
+        ),
+        ("conv=.2", ["conv1@after_activation", "conv2@after_activation", "conv3@after_activation"]),
+        ("conv@input=.2", ["conv1@input", "conv2@input", "conv3@input"]),
+        ("linear=.2", ["fc1@after_activation"]),
+        ("last=.2", ["fc2@input"]),
+        ("head=.2", ["fc2@input"]),
+    ],
+)
+def test_groups_of_the_papers_network(text: str, names: list[str], cifar: SiteMap) -> None:
+    assert rates(text, cifar) == dict.fromkeys(names, 0.2)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("attention=.2", [f"{BERT}.{i}.attention.self@weights" for i in (0, 1)]),
+        ("ffn=.2", [f"{BERT}.{i}.output.dense@output" for i in (0, 1)]),
+        ("residual=.2", [f"{BERT}.{i}.{part}@branch" for i in (0, 1) for part in ("attention.output", "output")]),
+        ("embedding=.2", ["bert.embeddings.dropout@output"]),
+        ("last=.2", ["classifier@input"]),
+    ],
+)
+def test_groups_of_bert(text: str, names: list[str], bert: SiteMap) -> None:
+    assert rates(text, bert) == dict.fromkeys(names, 0.2)
+
+
+def test_the_recurrent_group() -> None:
+    assert rates("recurrent=.2", site_map(zoo.recurrent(), zoo.tokens())) == {"rnn@output": 0.2}
+
+
+def test_last_is_the_input_of_the_final_layer_of_a_dense_model(unet: SiteMap) -> None:
+    assert rates("last=.2", unet) == {"out@input": 0.2}
+
+
+# --- who wins ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_explicit_site_wins_over_its_group(cifar: SiteMap) -> None:
+    assert rates("conv=.2,conv2=.5", cifar) == {
+        "conv1@after_activation": 0.2,
+        "conv2@after_activation": 0.5,
+        "conv3@after_activation": 0.2,
+    }
+    assert "conv2@after_activation" not in rates("all=.2,conv2=0", cifar)
+
+
+def test_a_call_wins_over_a_site() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+    twice = nn.Sequential(net, net, nn.Linear(8, 2)).eval()
+    found = site_map(twice, zoo.vectors())
+    assert rates("0.0=.2,0.0#1=.5", found) == {"0.0@after_activation": 0.2, "0.0#1@after_activation": 0.5}
+    assert rates("0.0#1=.5", found) == {"0.0#1@after_activation": 0.5}
+    with pytest.raises(BadInput, match=r"a call number is one that the model makes.*'0.0#2'"):
+        rates("0.0#2=.5", found)
+
+
+def test_a_group_wins_over_own(bert: SiteMap) -> None:
+    mixed = rates("own,attention=.6", bert)
+    assert {rate for name, rate in mixed.items() if name.endswith("@weights")} == {0.6}
+    assert {rate for name, rate in mixed.items() if not name.endswith("@weights")} == {0.1}
+
+
+def test_a_group_that_is_also_a_site_must_be_told_apart() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(self.conv(x).mean((2, 3)))
+
+    found = site_map(zoo.seeded(Named), zoo.images())
+    with pytest.raises(BadInput, match=r"'conv' is a group and also a site.*conv@output=0.2 for the site"):
+        rates("conv=.2", found)
+    assert rates("conv@output=.2", found) == {"conv@output": 0.2}
+
+
+# --- own --------------------------------------------------------------------------------------------------------------
+
+
+def test_own_is_what_train_mode_runs(bert: SiteMap, unet: SiteMap) -> None:
+    layers = [
+        f"{BERT}.{i}.{part}"
+        for i in (0, 1)
+        for part in ("attention.self@weights", "attention.output.dropout@output", "output.dropout@output")
+    ]
+    expected = ["bert.embeddings.dropout@output", *layers, "dropout@output"]
+    assert rates("own", bert) == dict.fromkeys(expected, 0.1)
+    assert rates("own*2", bert) == dict.fromkeys(expected, 0.2)
+    assert resolve(Placement.parse("own"), unet)[Point("drop", 0, "output")].mask == "channel"
+
+
+def test_a_part_of_own(bert: SiteMap) -> None:
+    assert rates("own.attention*3", bert) == {f"{BERT}.{i}.attention.self@weights": 0.3 for i in (0, 1)}
+    assert rates("own.head", bert) == {"dropout@output": 0.1}
+    assert rates("own.embedding", bert) == {"bert.embeddings.dropout@output": 0.1}
+    both = rates("own,own.attention*0", bert)
+    assert not [name for name in both if name.endswith("@weights")]
+    assert len(both) == 6
+
+
+def test_own_scaled_to_one_or_more_is_refused(bert: SiteMap) -> None:
+    with pytest.raises(BadInput, match=r"below 1; got 1.0 .*scale own by less than 10"):
+        rates("own*10", bert)
+
+
+def test_own_without_dropout_says_why(cifar: SiteMap) -> None:
+    with pytest.raises(BadInput, match=r"needs a model whose own dropout is above 0 and called; got 'none'"):
+        rates("own", cifar)
+    net = zoo.cifar()
+    net.forgotten = nn.Dropout(0.5)
+    with pytest.raises(BadInput, match="forgotten is never called"):
+        rates("own", site_map(net, zoo.images()))
+    recurrent = zoo.recurrent()
+    recurrent.drop.p = 0.0
+    with pytest.raises(BadInput, match=r"1 dropouts, all at rate 0"):
+        rates("own", site_map(recurrent, zoo.tokens()))
+
+
+def test_a_part_of_own_that_is_not_there_names_the_parts_that_are(bert: SiteMap) -> None:
+    with pytest.raises(BadInput, match=r"none in 'recurrent', but in attention, embedding, ffn, head, residual"):
+        rates("own.recurrent", bert)
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cnv1=.2", r"names sites of the model; got 'cnv1'.*did you mean 'conv1'"),
+        ("conv1.weight=.2", r"names sites of the model.*did you mean 'conv1'"),
+        ("conv1@weights=.2", r"'conv1' has no such position here; got 'weights'.*after_activation, output"),
+        ("fc2@after_activation=.2", r"'fc2' has no such position here.*output, input"),
+        ("attention=.2", r"a group must match at least one site.*kind conv, head, linear"),
+        ("conv@weights=.2", r"a group must match at least one site"),
+        ("conv1#1=.2", r"a call number is one that the model makes.*leave #1 out"),
+    ],
+)
+def test_what_names_nothing_is_refused(text: str, message: str, cifar: SiteMap) -> None:
+    with pytest.raises(BadInput, match=message):
+        rates(text, cifar)
+
+
+def test_a_placement_that_ends_up_with_nothing_live_is_refused(cifar: SiteMap) -> None:
+    with pytest.raises(BadInput, match="at least one live site"):
+        rates("last=.2,fc2@input=0", cifar)
+
+
+# --- masks and noises -------------------------------------------------------------------------------------------------
+
+
+def live(text: str, found: SiteMap) -> Live:
+    (spec,) = resolve(Placement.parse(text), found).values()
+    return spec
+
+
+@pytest.mark.parametrize("position", ["output", "before_activation", "after_activation"])
+def test_convolutions_drop_whole_channels_unless_told_otherwise(position: str, cifar: SiteMap) -> None:
+    spec = live(f"conv2@{position}=.2", cifar)
+    assert (spec.mask, spec.layout.channel_dim) == ("channel", 1)
+    assert live(f"conv2@{position}=.2 mask=element", cifar).mask == "element"
+
+
+def test_linear_layers_drop_units_unless_told_otherwise(cifar: SiteMap) -> None:
+    assert live("fc1=.2", cifar).mask == "element"
+    spec = live("fc1=.2 mask=channel", cifar)
+    assert (spec.mask, spec.layout.channel_dim) == ("channel", -1)
+
+
+def test_flattened_feature_maps_are_units(cifar: SiteMap) -> None:
+    assert live("fc1@input=.2", cifar).mask == "element"
+
+
+def test_the_input_of_a_convolution_has_channels(cifar: SiteMap) -> None:
+    assert live("conv2@input=.2", cifar).mask == "channel"
+    assert live("conv1@input=.2", cifar).mask == "channel"
+
+
+def test_attention_weights_have_no_channels(bert: SiteMap) -> None:
+    with pytest.raises(BadInput, match="attention weights have no channels"):
+        rates("attention=.2 mask=channel", bert)
+
+
+def test_multinomial_noise_needs_a_draw(cifar: SiteMap) -> None:
+    assert live("fc1=.9 noise=multinomial", cifar).noise == "multinomial"
+    with pytest.raises(BadInput, match=r"multinomial noise over 10 units needs at least one draw"):
+        rates("fc2=.96 noise=multinomial", cifar)
+
+
+def test_the_noise_of_own_is_the_models(bert: SiteMap) -> None:
+    specs = resolve(Placement.parse("own,attention=.3 noise=gaussian"), bert)
+    noises = {p.position: s.noise for p, s in specs.items()}
+    assert noises == {"output": "bernoulli", "weights": "gaussian"}
+
+
+def test_resolving_runs_nothing(cifar: SiteMap) -> None:
+    state = torch.get_rng_state()
+    resolve(Placement.parse("all=.5"), cifar)
+    assert torch.equal(state, torch.get_rng_state())

@@ -1,0 +1,316 @@
+"""`sample`, `uncertainty` and `maps`: every form of input, output, id and group end to end, by both engines."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import dropscope as ds
+from dropscope import measures
+from dropscope.errors import AuditFailed, BadInput
+from dropscope.measures import S1
+from dropscope.statistics.running import PassStatistics
+from support import zoo
+
+
+def net(classes: int = 3) -> nn.Module:
+    return zoo.seeded(lambda: nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, classes)))
+
+
+def same(fast: pd.DataFrame, slow: pd.DataFrame, tolerance: float = 1e-5) -> None:
+    assert list(fast.columns) == list(slow.columns)
+    for name in fast:
+        if fast[name].dtype.kind == "f":
+            np.testing.assert_allclose(fast[name], slow[name], atol=tolerance, rtol=1e-4)
+        else:
+            assert fast[name].tolist() == slow[name].tolist()
+
+
+def both(model: nn.Module, placement: str, data: Any, **more: Any) -> pd.DataFrame:
+    tables = [ds.uncertainty(model, placement, data, passes=6, engine=e, **more) for e in ("shared", "reference")]
+    same(*tables)
+    return tables[0]
+
+
+# --- closed forms -----------------------------------------------------------------------------------------------------
+
+
+def test_the_plain_placement_has_no_spread() -> None:
+    table = ds.uncertainty(net(), "none", (zoo.vectors(), [0, 1, 2, 0]), passes=5)
+    p = net()(zoo.vectors()).softmax(1).detach()
+    for name in ("variation_predicted", "variation_max", "bald"):
+        assert table[name].tolist() == [0.0] * 4
+    torch.testing.assert_close(torch.tensor(table.predictive_entropy.to_numpy()), measures.plain_entropy(p))
+    assert table.prediction.tolist() == p.argmax(1).tolist()
+
+
+def test_one_pass() -> None:
+    for engine in ("shared", "reference"):
+        table = ds.uncertainty(net(), "0=.5", zoo.vectors(), passes=1, engine=engine)
+        assert table.variation_max.tolist() == [0.0] * 4
+        assert (table.bald.abs() <= 1e-6).all()
+        assert ds.sample(net(), "0=.5", zoo.vectors(), passes=1, engine=engine).shape == (1, 4, 3)
+
+
+def test_measures_are_those_of_the_sample() -> None:
+    model, data = net(), (zoo.vectors(9), torch.arange(9) % 3)
+    table = ds.uncertainty(model, "0=.5", data, passes=20, seed=2, batch_size=4)
+    passes = ds.sample(model, "0=.5", data[0], passes=20, seed=2)
+    plain = ds.sample(model, "none", data[0], passes=1)[0]
+    assert list(table.columns) == ["id", "label", "prediction", "correct", *S1]
+    assert table.prediction.tolist() == passes.mean(0).argmax(1).tolist()
+    assert table.correct.tolist() == (passes.mean(0).argmax(1) == data[1]).tolist()
+    for name in S1:
+        expected = measures.TABLE[name].function(passes, plain=plain)
+        np.testing.assert_allclose(table[name], expected, atol=2e-6)
+
+
+# --- forms of input ---------------------------------------------------------------------------------------------------
+
+
+def test_a_tensor_a_pair_a_data_set_a_loader_and_an_iterable_are_one_thing() -> None:
+    x, y = zoo.vectors(7), torch.arange(7) % 3
+    first = both(net(), "0=.5", (x, y))
+    loader = DataLoader(TensorDataset(x, y), batch_size=2, shuffle=True)
+    for data in (TensorDataset(x, y), loader, [(x[:3], y[:3]), (x[3:], y[3:])]):
+        same(ds.uncertainty(net(), "0=.5", data, passes=6), first, 1e-6)
+    unlabelled = ds.uncertainty(net(), "0=.5", x, passes=6)
+    assert "label" not in unlabelled
+    assert "correct" not in unlabelled
+    np.testing.assert_allclose(unlabelled.bald, first.bald, atol=1e-6)
+
+
+def test_a_dict_of_text_for_bert_and_its_paddings() -> None:
+    bert, text = zoo.hugging_face("bert"), zoo.text(5)
+    table = both(bert, "attention=.2,ffn=.3", text | {"labels": torch.arange(5) % 3})
+    assert table.label.tolist() == [0, 1, 2, 0, 1]
+    longer = {k: torch.nn.functional.pad(v, (0, 4)) for k, v in text.items()}
+    wider = ds.uncertainty(bert, "attention=.2,ffn=.3", longer, passes=6, engine="shared")
+    np.testing.assert_allclose(wider.bald, table.bald, atol=1e-5)
+
+
+def test_batches_of_different_shapes() -> None:
+    bert = zoo.hugging_face("bert")
+    both(bert, "ffn=.3", [zoo.text(3, 9), zoo.text(4, 12), zoo.text(2, 9)])
+
+
+def test_ids_and_groups() -> None:
+    x = zoo.vectors(4)
+    table = ds.uncertainty(net(), "0=.5", x, passes=4, ids=["a", "b", "c", "d"], groups=["p", "p", "q", "q"])
+    assert table.id.tolist() == ["a", "b", "c", "d"]
+    assert table.group.tolist() == ["p", "p", "q", "q"]
+    turned = ds.uncertainty(net(), "0=.5", x.flip(0), passes=4, ids=["d", "c", "b", "a"])
+    np.testing.assert_allclose(turned.bald[::-1], table.bald, atol=1e-6)
+    keyed = ds.uncertainty(net(), "0=.5", x[:1].expand(4, 8), passes=4, ids="index")
+    assert keyed.id.tolist() == [0, 1, 2, 3]
+    assert keyed.bald.nunique() == 4  # one input, four keys
+    assert ds.uncertainty(net(), "0=.5", x[:1].expand(4, 8), passes=4).bald.nunique() == 1
+    assert ds.uncertainty(net(), "0=.5", x, passes=4, ids=["a", "b", "c", "d"], masks="per_pass").bald.nunique() == 4
+
+
+def test_masks_per_pass_are_one_draw_for_all() -> None:
+    x = zoo.vectors(1).expand(3, 8).contiguous()
+    for engine in ("shared", "reference"):
+        p = ds.sample(net(), "0=.5", x, passes=5, masks="per_pass", ids="index", engine=engine)
+        torch.testing.assert_close(p[:, 0], p[:, 2])
+        q = ds.sample(net(), "0=.5", x, passes=5, ids="index", engine=engine)
+        assert float((q[:, 0] - q[:, 2]).abs().max()) > 1e-3
+
+
+# --- forms of output --------------------------------------------------------------------------------------------------
+
+
+def test_a_binary_logit() -> None:
+    table = both(net(1), "0=.5", (zoo.vectors(), [0, 1, 1, 0]), outputs="binary_logit")
+    assert set(table.prediction) <= {0, 1}
+    assert ds.sample(net(1), "0=.5", zoo.vectors(), passes=2, outputs="binary_logit").shape == (2, 4, 2)
+
+
+def test_many_labels() -> None:
+    answers = torch.tensor([[0, 1, 1], [1, 0, 0], [1, 1, 1], [0, 0, 0]]).bool()
+    table = both(net(), "0=.5", (zoo.vectors(), answers), outputs="multilabel_logits")
+    assert "prediction" not in table
+    assert table.correct.between(0, 1).all()
+    found = ds.maps(net(), "0=.5", zoo.vectors(), passes=3, outputs="multilabel_logits")
+    assert found["bald"].shape == (4, 3)
+
+
+def test_probabilities_and_functions() -> None:
+    model = zoo.seeded(lambda: nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3), nn.Softmax(1)))
+    same(
+        both(model, "0=.5", zoo.vectors(), outputs="probabilities"),
+        ds.uncertainty(net(), "0=.5", zoo.vectors(), passes=6),
+    )
+    hot = both(net(), "0=.5", zoo.vectors(), outputs=lambda logits: (2 * logits).softmax(1))
+    assert (hot.expected_entropy < both(net(), "0=.5", zoo.vectors()).expected_entropy).all()
+
+
+def test_dense_outputs_have_a_row_per_volume_and_a_map_per_voxel() -> None:
+    model, x = zoo.unet3d(), zoo.volumes()
+    labels = torch.randint(0, 2, (3, 8, 8, 8), generator=torch.Generator().manual_seed(0))
+    table = both(model, "down1=.3,join=.2", (x, labels))
+    assert list(table.columns) == ["id", "correct", *S1]
+    fast, slow = (ds.maps(model, "down1=.3,join=.2", x, passes=6, engine=e) for e in ("shared", "reference"))
+    assert fast["prediction"].shape == (3, 8, 8, 8)
+    for name in S1:
+        torch.testing.assert_close(fast[name], slow[name], atol=1e-5, rtol=1e-3)
+        np.testing.assert_allclose(table[name], fast[name].flatten(1).mean(1), atol=1e-5)
+    share = (fast["prediction"] == labels).flatten(1).double().mean(1)
+    np.testing.assert_allclose(table.correct, share)
+
+
+def test_voxels_without_a_label_do_not_count() -> None:
+    labels = torch.zeros(3, 8, 8, 8).long()
+    labels[:, 4:] = 255
+    table = ds.uncertainty(zoo.unet3d(), "down1=.3", (zoo.volumes(), labels), passes=2, ignore_label=255)
+    found = ds.maps(zoo.unet3d(), "down1=.3", zoo.volumes(), passes=2)["prediction"]
+    np.testing.assert_allclose(table.correct, (found[:, :4] == 0).flatten(1).double().mean(1))
+
+
+# --- measures and labels ----------------------------------------------------------------------------------------------
+
+
+def widest(kept: PassStatistics) -> Tensor:
+    return kept.class_variance.amax(-1)
+
+
+widest.needs = ("class_moments",)
+
+
+def largest_step(passes: Tensor) -> Tensor:
+    return (passes[1:] - passes[:-1]).abs().amax((0, 2))
+
+
+largest_step.of = "passes"
+
+
+def test_a_measure_of_ones_own_of_statistics() -> None:
+    table = both(net(), "0=.5", zoo.vectors(), measures=["bald", widest])
+    passes = ds.sample(net(), "0=.5", zoo.vectors(), passes=6)
+    np.testing.assert_allclose(table.widest, passes.var(0, unbiased=False).amax(-1), atol=1e-6)
+
+
+def test_a_measure_of_ones_own_of_passes() -> None:
+    table = both(net(), "0=.5", (zoo.vectors(), [0, 1, 2, 0]), measures=[largest_step, "bald"], batch_size=3)
+    passes = ds.sample(net(), "0=.5", zoo.vectors(), passes=6)
+    np.testing.assert_allclose(table.largest_step, largest_step(passes), atol=1e-6)
+    usual = ds.uncertainty(net(), "0=.5", (zoo.vectors(), [0, 1, 2, 0]), passes=6)
+    assert table.prediction.tolist() == usual.prediction.tolist()
+    np.testing.assert_allclose(table.bald, usual.bald, atol=1e-6)
+
+
+def test_a_map_of_ones_own_of_passes() -> None:
+    found = ds.maps(zoo.unet3d(), "down1=.3", zoo.volumes(), passes=3, measures=[largest_step])
+    assert {name: tuple(value.shape) for name, value in found.items()} == {
+        "largest_step": (3, 8, 8, 8), "prediction": (3, 8, 8, 8),
+    }  # fmt: skip
+
+
+def test_labels_of_the_plain_pass_or_of_the_mean() -> None:
+    data = zoo.vectors(60), torch.zeros(60).long()
+    plain = ds.uncertainty(net(), "0=.8", data, passes=3, label="plain")
+    mean = ds.uncertainty(net(), "0=.8", data, passes=3, label="mean")
+    assert plain.prediction.tolist() == net()(data[0]).argmax(1).tolist()
+    assert plain.prediction.tolist() != mean.prediction.tolist()
+    np.testing.assert_allclose(plain.bald, mean.bald)
+
+
+def test_a_seed_is_another_draw_and_the_same_one_the_same() -> None:
+    first, again, other = (ds.sample(net(), "0=.5", zoo.vectors(), passes=3, seed=s) for s in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert float((first - other).abs().max()) > 1e-3
+
+
+def test_the_models_own_dropout() -> None:
+    bert = zoo.hugging_face("bert")
+    fast, slow = (ds.sample(bert, "own", zoo.text(), passes=3, engine=e) for e in ("shared", "reference"))
+    assert float((fast - slow).abs().max()) <= 1e-5
+    assert float(fast.std(0).max()) > 1e-3
+
+
+# --- falling back -----------------------------------------------------------------------------------------------------
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.fc = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.relu(self.a(x))
+        return self.fc(h) if float(x.abs().sum()) > 0 else self.fc(h * 2)
+
+
+def positions() -> nn.Module:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.position, self.b = nn.Embedding(5, 8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.b(torch.relu(x + self.position(torch.arange(5)))).mean(1)
+
+    return zoo.seeded(Net)
+
+
+def selu() -> nn.Module:
+    return zoo.seeded(lambda: nn.Sequential(nn.Linear(8, 64), nn.SELU(), nn.AlphaDropout(0.3), nn.Linear(64, 3)))
+
+
+FALLBACKS = {
+    "a branch on data": (lambda: zoo.seeded(Branching), lambda: zoo.vectors(), "a=.5", "could not capture"),
+    "no example dimension": (positions, lambda: zoo.sequences(3, 5, 8), "position=.5", "one value for all examples"),
+    "alpha dropout": (selu, lambda: zoo.vectors(), "own", "alpha dropout"),
+    "multinomial noise": (net, lambda: zoo.vectors(), "0=.5 noise=multinomial", "multinomial"),
+}
+
+
+@pytest.mark.parametrize("name", FALLBACKS)
+def test_the_plain_loop_runs_and_says_why(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    build, inputs, placement, reason = FALLBACKS[name]
+    model, x = build(), inputs()
+    with caplog.at_level(logging.WARNING, logger="dropscope"):
+        found = ds.sample(model, placement, x, passes=3)
+    said = [record.getMessage() for record in caplog.records if record.name == "dropscope"]
+    assert len(said) == 1
+    assert reason in said[0]
+    assert torch.equal(found, ds.sample(model, placement, x, passes=3, engine="reference"))
+    with pytest.raises(BadInput, match="the shared engine needs a model it can capture"):
+        ds.sample(model, placement, x, passes=3, engine="shared")
+
+
+# --- contracts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["shared", "reference"])
+def test_the_model_is_afterwards_what_it_was(engine: str, untouched: Any) -> None:
+    model = zoo.resnet().train()
+    with untouched(model):
+        ds.uncertainty(model, "conv1=.3,layer2.conv1=.2", (zoo.images(), [0, 1, 2, 3]), passes=3, engine=engine)
+
+
+def test_noise_without_effect_is_refused() -> None:
+    with pytest.raises(AuditFailed, match="does not depend on it"):
+        ds.uncertainty(zoo.seeded(zoo.Deaf), "unused=.5", zoo.vectors(), passes=2)
+
+
+def test_nan_under_noise_is_one_error_in_both_engines() -> None:
+    class Fragile(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.fc = nn.Linear(8, 4), nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.a(x)
+            return self.fc(h / h.abs().sum(1, keepdim=True))  # all four dropped: 0 / 0
+
+    for engine in ("shared", "reference"):
+        with pytest.raises(BadInput, match="finite"):
+            ds.uncertainty(zoo.seeded(Fragile), "a=.8", zoo.vectors(), passes=40, engine=engine)

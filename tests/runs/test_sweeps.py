@@ -1,0 +1,292 @@
+"""Sweeps: rows that equal the loop's, baselines and intervals beside them, finalists kept, twins by name."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import dropscope as ds
+from dropscope import measures, scores
+from dropscope.errors import AuditFailed, BadInput
+from dropscope.runs.result import RANKING, Run
+from support import zoo
+
+
+def net() -> nn.Module:
+    return zoo.seeded(
+        lambda: nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3))
+    )
+
+
+def data(n: int = 40) -> tuple[Tensor, Tensor]:
+    x = zoo.vectors(n)
+    noisy = net()(x).detach() + torch.randn(n, 3, generator=torch.Generator().manual_seed(9)) * 0.3
+    return x, noisy.argmax(1)
+
+
+def equal(first: pd.DataFrame, second: pd.DataFrame, tolerance: float = 1e-4) -> None:
+    assert first.placement.tolist() == second.placement.tolist()
+    assert first.measure.tolist() == second.measure.tolist()
+    for name in ("accuracy", *RANKING):
+        np.testing.assert_allclose(first[name], second[name], atol=tolerance, rtol=0, err_msg=name)
+
+
+def both(model: nn.Module, placements: Any, given_data: Any, **more: Any) -> Run:
+    settings_ = {"passes": 4, "keep": "none", **more}
+    fast, slow = (ds.sweep(model, placements, given_data, engine=e, **settings_) for e in ("shared", "reference"))
+    assert (fast.engine, slow.engine) == ("shared", "reference")
+    equal(fast.rows, slow.rows)
+    return fast
+
+
+# --- a closed form ----------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_the_scores_of_uncertainty() -> None:
+    run = ds.sweep(net(), ["0=.5", "0=.2,2=.5"], data(), passes=8, seed=3)
+    assert list(run.rows.placement.unique()) == ["0=0.5", "0=0.2,2=0.5"]
+    assert list(run.rows.measure.unique()) == list(measures.S1)
+    for placement in ("0=0.5", "0=0.2,2=0.5"):
+        table = ds.uncertainty(net(), placement, data(), passes=8, seed=3)
+        right = torch.tensor(table.correct.to_numpy())
+        for measure in measures.S1:
+            (row,) = run.rows[(run.rows.placement == placement) & (run.rows.measure == measure)].itertuples()
+            found = scores.ranking_scores(torch.tensor(table[measure].to_numpy()), right)
+            for name, value in found.items():
+                assert getattr(row, name) == pytest.approx(float(value), abs=1e-4, nan_ok=True), name
+            assert row.accuracy == pytest.approx(table.correct.mean())
+
+
+def test_the_baseline_is_one_plain_pass() -> None:
+    run = ds.sweep(net(), ["0=.5"], data(), passes=3)
+    p = net()(data()[0]).softmax(1).detach()
+    right = p.argmax(1) == data()[1]
+    assert list(run.baseline.measure) == ["plain_max_probability", "plain_entropy", "plain_margin"]
+    assert (run.baseline.cost == 1.0).all()
+    expected = scores.aurc(measures.plain_entropy(p), right)
+    assert run.baseline.aurc.iloc[1] == pytest.approx(float(expected), abs=1e-6)
+    assert set(run.levels) >= {"isotonic_penalty"}
+
+
+# --- equal to the loop ------------------------------------------------------------------------------------------------
+
+
+def test_a_grid_of_a_cnn() -> None:
+    x = zoo.images(24)
+    run = both(zoo.cifar(), ds.PlacementGrid(["conv1", "conv2", "fc1"], rates=(0.2, 0.6)), (x, torch.arange(24) % 10))
+    assert len(run.rows) == 26 * 5
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "placements"),
+    [
+        (
+            zoo.resnet,
+            lambda: zoo.images(8),
+            ["conv1=.2,layer2.conv1=.3", "layer1=.2", "residual=.3", "last=.5", "none"],
+        ),
+        (zoo.encoder, lambda: zoo.sequences(8), ["ffn=.3", "attention=.2", "attention=.2,ffn=.3", "own"]),
+        (lambda _: zoo.hugging_face("gpt2"), lambda: zoo.text(8), ["attention=.3", "attention=.3,ffn=.2", "own*2"]),
+        (lambda _: zoo.recurrent(), lambda: zoo.tokens(8), ["embed=.3", "rnn=.3", "rnn=.3,last=.2"]),
+    ],
+    ids=["resnet", "sequence first", "gpt2", "lstm"],
+)
+def test_other_models(model: Any, inputs: Any, placements: list[str]) -> None:
+    built = model() if model is zoo.resnet else model(False)
+    both(built, placements, _labelled(inputs()), measures=[*measures.S1, "variation_ratio", "averaged_entropy"])
+
+
+def _labelled(x: Any) -> Any:
+    n = len(x["input_ids"]) if isinstance(x, dict) else len(x)
+    return x | {"labels": torch.arange(n) % 3} if isinstance(x, dict) else (x, torch.arange(n) % 3)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    texts=st.lists(
+        st.tuples(
+            st.dictionaries(
+                st.sampled_from(["0@output", "0@after_activation", "0@input", "2@before_activation", "4@input"]),
+                st.sampled_from([0.2, 0.5]), min_size=1, max_size=3,
+            ),
+            st.sampled_from(["bernoulli", "gaussian"]),
+        ), min_size=1, max_size=6,
+    ),
+    memory=st.sampled_from(["1MiB", "64MiB"]), label=st.sampled_from(["mean", "plain"]),
+    masks=st.sampled_from(["per_example", "per_pass"]),
+)  # fmt: skip
+def test_random_placements(texts: Any, memory: str, label: str, masks: str) -> None:
+    placements = [ds.Placement(rates, noise=noise) for rates, noise in texts]
+    for placement in placements:
+        if {"0@output", "0@after_activation"} <= {term.address for term in placement.terms}:
+            return  # two names of one value: the plain loop's
+    both(net(), placements, data(11), memory=memory, label=label, masks=masks, passes=3, batch_size=6)
+
+
+# --- contracts --------------------------------------------------------------------------------------------------------
+
+
+def test_finalists_have_examples_intervals_and_paired_differences() -> None:
+    run = ds.sweep(net(), [f"0={r}" for r in (0.1, 0.3, 0.5, 0.7)], data(), passes=5, keep="top:3")
+    kept = run.rows.dropna(subset=["aurc_low"])
+    assert len(kept) == 3
+    assert set(kept.index) == set(run.best("aurc", 3).index)
+    assert ((kept.aurc_low <= kept.aurc) & (kept.aurc <= kept.aurc_high)).all()
+    assert kept.aurc_minus_baseline_low.notna().all()
+    groups = run.examples.groupby(["placement", "measure"])
+    assert len(groups) == 3 + 3
+    assert (groups.size() == 40).all()
+    entropy = run.baseline[run.baseline.measure == "plain_entropy"].iloc[0]
+    assert (entropy.aurc_minus_baseline_low, entropy.aurc_minus_baseline_high) == (0.0, 0.0)
+    for (placement, measure), group in groups:
+        if placement != "none":
+            table = ds.uncertainty(net(), placement, data(), passes=5, measures=[measure])
+            np.testing.assert_allclose(group.uncertainty, table[measure], atol=1e-6)
+
+
+def test_keep_all_and_none() -> None:
+    everything = ds.sweep(net(), ["0=.5", "2=.5"], data(), passes=3, keep="all")
+    assert everything.rows.aurc_low.notna().all()
+    nothing = ds.sweep(net(), ["0=.5", "2=.5"], data(), passes=3, keep="none")
+    assert "aurc_low" not in nothing.rows or nothing.rows.aurc_low.isna().all()
+    assert nothing.baseline.aurc_low.notna().all()
+    assert set(nothing.examples.placement) == {"none"}
+
+
+def test_groups_are_resampled_whole() -> None:
+    alone = ds.sweep(net(), ["0=.5"], data(), passes=3, keep="all")
+    grouped = ds.sweep(net(), ["0=.5"], data(), passes=3, keep="all", groups=[i // 8 for i in range(40)])
+    equal(alone.rows, grouped.rows, 0)
+    assert not np.allclose(alone.rows.aurc_low, grouped.rows.aurc_low)
+
+
+def test_twins_are_computed_once_and_named() -> None:
+    texts = ["0@before_activation=.5", "0@after_activation=.5", "0@output=.5", "2=.5"]
+    run = both(net(), texts, data())
+    twins = run.rows[run.rows.twin_of.notna()]
+    assert set(twins.placement) == {"0@after_activation=0.5", "0@output=0.5"}
+    assert set(twins.twin_of) == {"0@before_activation=0.5"}
+    assert run.rows.placement.unique().tolist() == [str(ds.Placement(t)) for t in texts]
+    kept = ds.sweep(net(), texts, data(), passes=4, keep="all", progress=False).rows.set_index(["placement", "measure"])
+    for name in ("aurc_low", "aurc_high", "aurc_minus_baseline_low"):  # the same numbers, so the same intervals
+        of_the_twin, of_itself = (kept[name][f"0@{where}=0.5"] for where in ("output", "before_activation"))
+        assert of_the_twin.notna().all()
+        assert of_the_twin.tolist() == of_itself.tolist()
+
+
+def test_labels_of_the_plain_pass_keep_accuracy() -> None:
+    run = ds.sweep(net(), ["0=.8", "2=.5"], data(), passes=3, label="plain")
+    assert run.rows.accuracy.nunique() == 1
+    assert run.rows.accuracy.iloc[0] == run.baseline.accuracy.iloc[0]
+
+
+def test_cost_is_relative_to_a_plain_pass() -> None:
+    run = ds.sweep(net(), ["none", "0@input=.5", "4@input=.5"], data(), passes=10, keep="none")
+    cost = dict(zip(run.rows.placement, run.rows.cost, strict=True))
+    whole = 8 * 32 + 32 * 16 + 16 * 3
+    assert cost["none"] == 1.0
+    assert cost["0@input=0.5"] == pytest.approx(11)
+    assert cost["4@input=0.5"] == pytest.approx(1 + 10 * 48 / whole)
+
+
+def test_best_knows_the_direction_of_a_score() -> None:
+    run = ds.sweep(net(), [f"0={r}" for r in (0.1, 0.5, 0.9)], data(), passes=4, keep="none")
+    assert run.best("aurc", 1).aurc.iloc[0] == run.rows.aurc.min()
+    assert run.best("error_auroc", 1).error_auroc.iloc[0] == run.rows.error_auroc.max()
+    with pytest.raises(BadInput, match="ranking scores"):
+        run.best("accuraci")
+
+
+def test_a_measure_of_ones_own() -> None:
+    def widest(kept: Any) -> Tensor:
+        return kept.class_variance.amax(-1)
+
+    widest.needs = ("class_moments",)
+    both(net(), ["0=.5"], data(), measures=[widest, "bald"])
+
+    def of_passes(passes: Tensor) -> Tensor:
+        return passes.var(0).sum(-1)
+
+    of_passes.of = "passes"
+    with pytest.raises(BadInput, match="statistics, not passes"):
+        ds.sweep(net(), ["0=.5"], data(), measures=[of_passes])
+
+
+def test_the_loop_runs_where_the_tree_cannot(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="dropscope"):
+        run = ds.sweep(net(), ["0=.5 noise=multinomial", "2=.5"], data(), passes=3, keep="none")
+    assert run.engine == "reference"
+    assert any("multinomial" in record.getMessage() for record in caplog.records)
+    equal(run.rows, ds.sweep(net(), ["0=.5 noise=multinomial", "2=.5"], data(), passes=3, engine="reference").rows, 0)
+
+
+@pytest.mark.parametrize("engine", ["shared", "reference"])
+def test_the_model_is_afterwards_what_it_was(engine: str, untouched: Any) -> None:
+    model = zoo.resnet().train()
+    with untouched(model):
+        ds.sweep(model, ["conv1=.3", "last=.5"], (zoo.images(6), torch.arange(6) % 10), passes=2, engine=engine)
+
+
+def test_a_site_without_effect_is_refused_before_any_work() -> None:
+    with pytest.raises(AuditFailed):
+        ds.sweep(zoo.seeded(zoo.Deaf), ["fc@input=.5", "unused=.5"], data(), passes=2)
+
+
+# --- regressions ------------------------------------------------------------------------------------------------------
+
+
+def test_batches_of_two_shapes_come_in_different_chunks() -> None:
+    """Rows were computed on half of the examples each, and doubled."""
+    bert = zoo.hugging_face("bert")
+    batches = [zoo.text(5, length) | {"labels": torch.arange(5) % 3} for length in (9, 12)]
+    sites = [f"bert.encoder.layer.{i}.intermediate.dense" for i in (0, 1)]
+    grid = ds.PlacementGrid(sites, rates=(0.2, 0.4, 0.6))
+    run = both(bert, grid, batches, memory="2MiB", passes=2)
+    assert len(run.rows) == 15 * 5
+
+
+def test_scores_without_the_objective() -> None:
+    run = ds.sweep(net(), ["0=.5"], data(), passes=3, scores=["augrc"])
+    assert {"augrc", "aurc"} <= set(run.rows.columns)
+    assert "error_auroc" not in run.rows
+
+
+def test_a_placement_named_twice_is_one_placement() -> None:
+    for engine in ("shared", "reference"):
+        run = ds.sweep(net(), ["0=.5", "2=.2", "0=0.50"], data(), passes=2, engine=engine)
+        assert len(run.rows) == 2 * 5
+
+
+def test_the_plain_placement_under_a_measure_of_spread() -> None:
+    run = both(net(), ["none", "0=.5"], data(), measures=["bald_corrected", "averaged_std"])
+    assert len(run.rows) == 4
+
+
+def test_an_ignored_label_is_refused_because_a_sweep_scores_every_example() -> None:
+    net, data = zoo.seeded(lambda: nn.Linear(8, 3)), (zoo.vectors(6), torch.tensor([0, 1, 2, -1, 0, 1]))
+    with pytest.raises(BadInput, match="scores every example"):
+        ds.sweep(net, ["last=0.5"], data, passes=2, ignore_label=-1)
+
+
+def test_one_placement_needs_no_list() -> None:
+    for placement in ("0=0.5", ds.Placement({"0": 0.5})):
+        assert ds.sweep(net(), placement, data(), passes=2, keep="none").rows.placement.unique().tolist() == ["0=0.5"]
+
+
+def test_negative_seeds_have_intervals_too() -> None:
+    assert ds.sweep(net(), ["0=0.5"], data(), passes=2, seed=-7).rows.aurc_low.notna().all()
+
+
+def test_best_by_a_score_that_was_not_asked_for() -> None:
+    run = ds.sweep(net(), ["0=0.5"], data(), passes=2, scores=["augrc"], objective="augrc", keep="none")
+    assert len(run.best("augrc")) == 5
+    with pytest.raises(BadInput, match="a score they have"):
+        run.best()

@@ -1,0 +1,113 @@
+"""What the studies share: summaries, tables, folders, training, weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dropscope.errors import BadInput
+from dropscope.report.claims import Claim, decided
+from dropscope.report.writing import claim_folder, latex, new_figure, write_figure, write_summary, write_table
+from dropscope.studies.training import History, Recipe, fit, load_weights, trained_once
+
+
+def claim(verdict: str) -> Claim:
+    return Claim("a", f"It {verdict}", ".5", ".4 (.3 to .5)", verdict, "t interval")  # type: ignore[arg-type]
+
+
+def test_a_summary_counts_its_verdicts_and_says_what_is_smaller(tmp_path: Path) -> None:
+    at = write_summary(
+        tmp_path, "Title", ["Text."], [claim("holds"), claim("holds"), claim("cannot be decided")], ["T"]
+    )
+    text = at.read_text()
+    assert "holds: 2, does not hold: 0, cannot be decided: 1." in text
+    assert text.index("## Claims") < text.index("**It holds** — holds") < text.index("- T")
+    assert (tmp_path / "tables" / "claims.csv").exists()
+
+
+def test_a_table_comes_in_three_forms_and_a_figure_in_two(tmp_path: Path) -> None:
+    table = pd.DataFrame({"name": ["a_b", "c%"], "value": [0.123456, float("nan")]})
+    csv, markdown, tex = write_table(tmp_path, "one", table, "Caption")
+    pd.testing.assert_frame_equal(pd.read_csv(csv), table)
+    assert "| a_b | 0.1235 |" in markdown.read_text()
+    assert "a\\_b & 0.1235" in tex.read_text()
+    figure = new_figure()
+    figure.add_subplot().plot([0, 1])
+    png, pdf = write_figure(tmp_path, "one", figure)
+    assert png.read_bytes()[1:4] == b"PNG"
+    assert pdf.read_bytes()[:4] == b"%PDF"
+
+
+def test_latex_has_as_many_columns_as_the_table() -> None:
+    text = latex(pd.DataFrame({"a": [1], "b": ["x & y"]}), "C", "l")
+    assert "\\begin{tabular}{rl}" in text
+    assert "x \\& y" in text
+
+
+def test_a_folder_holds_one_study(tmp_path: Path) -> None:
+    claim_folder(tmp_path, {"passes": 3, "rates": (0.1, 0.2)})
+    claim_folder(tmp_path, {"passes": 3, "rates": [0.1, 0.2]})
+    with pytest.raises(BadInput, match=r"a folder holds one study; got \['passes'\]"):
+        claim_folder(tmp_path, {"passes": 4, "rates": [0.1, 0.2]})
+
+
+def test_an_interval_decides_only_where_it_lies_on_one_side() -> None:
+    assert decided(-1, 1, above=0) == "cannot be decided"
+    with pytest.raises(TypeError):
+        decided(0, 1, above=0, below=1)
+
+
+def recipe(epochs: int, scores: list[float]) -> Recipe:
+    left = iter(scores)
+
+    def loss(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return nn.functional.mse_loss(net(batch[0]), batch[1])
+
+    return Recipe(epochs, loss, lambda net: next(left), lambda parameters: torch.optim.SGD(parameters, lr=0.1))
+
+
+def batches() -> list[tuple[Tensor, Tensor]]:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 8, 3, generator=draw)
+    return [(part, part.sum(1, keepdim=True)) for part in x]
+
+
+def test_the_weights_of_the_best_epoch_are_kept_and_random_state_is_as_before() -> None:
+    state = torch.get_rng_state()
+    nets = []
+    for epochs, scores in ((2, [0.0, 1.0]), (4, [0.1, 0.9, 0.2, float("nan")])):
+        torch.manual_seed(0)
+        nets.append(nn.Linear(3, 1))
+        before = torch.get_rng_state()
+        history = fit(nets[-1], recipe(epochs, scores), batches(), seed=1, show=False)
+        assert torch.equal(before, torch.get_rng_state())
+        assert history.best == 1
+    assert torch.equal(nets[0].weight, nets[1].weight)  # two epochs, whether more followed or not
+    assert not nets[0].training
+    assert history.losses[-1] < history.losses[0]
+    torch.set_rng_state(state)
+
+
+def test_a_network_is_trained_once_and_must_be_the_one_that_was_asked_for(tmp_path: Path) -> None:
+    trained: list[int] = []
+
+    def train(net: nn.Module) -> History:
+        trained.append(1)
+        return fit(net, recipe(1, [0.5]), batches(), seed=1, show=False)
+
+    at = tmp_path / "weights" / "a.safetensors"
+    first = trained_once(at, lambda: nn.Linear(3, 1), train, {"seed": 1})
+    again = trained_once(at, lambda: nn.Linear(3, 1), train, {"seed": 1})
+    assert len(trained) == 1
+    assert torch.equal(first.weight, again.weight)
+    with pytest.raises(BadInput, match="a folder holds one study"):
+        trained_once(at, lambda: nn.Linear(3, 1), train, {"seed": 2})
+
+
+def test_a_missing_weights_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"a weights file exists.*gone\.safetensors"):
+        load_weights(nn.Linear(2, 2), tmp_path / "gone.safetensors")

@@ -1,0 +1,373 @@
+"""The where-to-drop study's tables, figures and claims, from rows with known effects."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from dropscope import measures, scores
+from dropscope.analysis import resampling as intervals
+from dropscope.errors import BadInput
+from dropscope.placement.grid import PlacementGrid
+from dropscope.placement.placement import Placement
+from dropscope.report.claims import Claim
+from dropscope.studies.where_to_drop import tables
+from dropscope.studies.where_to_drop.figures import FIGURES, write_figures
+from dropscope.studies.where_to_drop.gathered import gather
+from dropscope.studies.where_to_drop.judged import claims
+from dropscope.studies.where_to_drop.reports import write_reports
+from dropscope.studies.where_to_drop.table_three import batch_scores, curve_pair, paired_bootstrap, table_three
+from dropscope.studies.where_to_drop.task import NetworkResult, Task
+
+CIFAR = ("conv1", "conv2", "conv3", "fc1")
+EFFNET = ("stem", "block1", "block2", "block3")
+PAIR = ("fc1=0.8", "conv2=0.7,conv3=0.8,fc1=0.4")
+
+
+def task_of(name: str = "cifar10-cnn", layers: tuple[str, ...] = CIFAR, n: int = 300) -> Task:
+    data = torch.zeros(n, 1), torch.zeros(n, dtype=torch.long)
+    penultimate = ("block2", "block3") if "block2" in layers else layers[-1:]
+    return Task(name, layers, penultimate, nn.Identity, None, data, data)
+
+
+def rows_of(
+    layers: tuple[str, ...], draw: np.random.Generator, rates: tuple[float, ...] = (0.1, 0.5, 0.9), rule: float = 0.25
+) -> pd.DataFrame:
+    """Rows whose effects are known: the last layer alone has `rule` times the penalty of the rest, the penalty rises
+    with p_mean except for variation_predicted, AURC follows the penalty except for variation_predicted."""
+    frames = []
+    grid = PlacementGrid(layers, rates)
+    rate = np.array([[{t.name: t.rate for t in p.terms}.get(name, 0.0) for name in layers] for p in grid])
+    p_mean = rate.sum(1) / (rate > 0).sum(1)
+    alone = (rate[:, -1] > 0) & ((rate > 0).sum(1) == 1)
+    for measure in measures.S1:
+        falling = measure == "variation_predicted"
+        level = (0.13 - 0.11 * p_mean if falling else 0.002 + 0.02 * p_mean) * np.where(alone, rule, 1.0)
+        level = level * np.exp(0.02 * draw.standard_normal(len(level)))
+        area = 0.3 + (-1 if falling else 1) * level
+        table = {"isotonic_penalty": level / 1.8, "rearrangement_penalty": level, "running_minimum_penalty": 3 * level}
+        table |= {"accuracy": 0.7 - 0.5 * p_mean, "aurc": area, "augrc": area / 2, "error_auroc": 1 - area}
+        table |= {"error_auprc": 1 - area, "cost": 1.0}
+        frames.append(pd.DataFrame({"index": range(len(grid)), "measure": measure, **table}))
+    single = pd.concat(frames, ignore_index=True).sort_values("index", kind="stable")
+    before, after = (
+        [str(Placement({t.name: t.rate for t in p.terms}, position)) for p in grid]
+        for position in ("before_activation", "after_activation")
+    )
+    where = single.pop("index").to_numpy()
+    first = single.assign(placement=np.array(before)[where], twin_of=None)
+    second = single.assign(placement=np.array(after)[where], twin_of=np.array(before)[where])
+    return pd.concat([first, second], ignore_index=True)
+
+
+def curves_of(draw: np.random.Generator, n: int, placements: tuple[str, ...] = PAIR) -> pd.DataFrame:
+    """The first placement ranks well, the second hardly."""
+    frames = []
+    for placement, use in zip(placements, (2.0, 0.2), strict=True):
+        correct = draw.random(n) < 0.7
+        for measure in measures.S1:
+            values = draw.standard_normal(n) - use * correct
+            table = {"placement": placement, "measure": measure, "example": range(n), "uncertainty": values}
+            frames.append(pd.DataFrame({**table, "correct": correct}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def result_of(seed: int, layers: tuple[str, ...] = CIFAR, n: int = 300, **options: object) -> NetworkResult:
+    draw = np.random.default_rng(seed)
+    rows = rows_of(layers, draw, **options)  # type: ignore[arg-type]
+    placements = (f"{layers[-1]}=0.8", f"{layers[1]}=0.7,{layers[2]}=0.8,{layers[3]}=0.4")
+    inputs = rows[rows["twin_of"].isna()].assign(
+        placement=lambda r: r["placement"].str.replace("before_activation", "input"),
+        rearrangement_penalty=lambda r: 1.5 * r["rearrangement_penalty"],
+    )
+    score = {name: rows[name].iloc[0] for name in ("isotonic_penalty", "rearrangement_penalty", "accuracy")}
+    baseline = pd.DataFrame([{"placement": "none", "measure": "plain_entropy", "aurc": 0.25, "cost": 1.0, **score}])
+    gap = 0.01 + 0.001 * draw.standard_normal()
+    chosen = pd.DataFrame(
+        [
+            {"placement": "fc1=0.1", "measure": measure, "aurc": 0.25 + gap, "plain_aurc": 0.25, "difference": gap,
+             "low": gap - 0.004, "high": gap + 0.004}
+            for measure in measures.S1
+        ]
+    )  # fmt: skip
+    accuracy = 0.73 + 0.003 * draw.standard_normal()
+    levels = scores.reference_levels(0.73, n, draws=20)
+    return NetworkResult(
+        f"seed {seed}", accuracy, rows, baseline, levels, curves_of(draw, n, placements), inputs, chosen
+    )
+
+
+def found(judged: list[Claim]) -> dict[str, Claim]:
+    assert len({claim.name for claim in judged}) == len(judged)
+    return {claim.name: claim for claim in judged}
+
+
+@pytest.fixture(scope="module")
+def three() -> list[NetworkResult]:
+    return [result_of(seed) for seed in range(3)]
+
+
+@pytest.fixture(scope="module")
+def judged(three: list[NetworkResult]) -> list[Claim]:
+    return claims(task_of(), three)
+
+
+# --- claims -----------------------------------------------------------------------------------------------------------
+
+
+def test_known_effects_are_found_over_networks(judged: list[Claim]) -> None:
+    named = found(judged)
+    verdicts = {name: claim.verdict for name, claim in named.items()}
+    for measure in measures.S1:
+        for score in ("isotonic_penalty", "rearrangement_penalty"):
+            assert verdicts[f"penultimate-fc1-{measure}-{score}"] == "holds"
+        assert verdicts[f"penultimate-fc1-{measure}-single"] == "holds"
+        falling = measure == "variation_predicted"
+        assert verdicts[f"penultimate-fc1-{measure}-aurc"] == ("does not hold" if falling else "holds")
+        assert verdicts[f"penultimate-fc1-{measure}-single-aurc"] == ("does not hold" if falling else "holds")
+        assert verdicts[f"useful-{measure}"] == ("does not hold" if falling else "holds")
+        assert verdicts[f"position-input-{measure}"] == "does not hold"  # by half as much again in one penalty
+    assert verdicts["halves-fc1-isotonic_penalty"] == verdicts["halves-fc1-rearrangement_penalty"] == "holds"
+    for name in ("predictive_entropy", "variation_predicted", "opposite"):
+        assert verdicts[f"p_mean-{name}"] == "holds"
+    assert verdicts["position-before-after"] == "holds"
+    assert "identity" in named["position-before-after"].how
+    assert verdicts["beats-plain"] == "does not hold"
+    assert verdicts["accuracy"] == "cannot be decided"  # 300 examples do not tell 73 from 70 %
+    assert verdicts["table-3-bound"] == "does not hold"
+    assert "largest of ours 1.800" in named["table-3-bound"].ours
+
+
+def test_the_opposite_is_found_too() -> None:
+    judged = found(claims(task_of(), [result_of(seed, rule=4.0) for seed in range(3)]))
+    assert judged["penultimate-fc1-bald-isotonic_penalty"].verdict == "does not hold"
+    assert judged["halves-fc1-rearrangement_penalty"].verdict == "does not hold"
+
+
+def test_rules_need_more_than_one_network(three: list[NetworkResult]) -> None:
+    judged = claims(task_of(), three[:1])
+    for claim in judged:
+        if claim.name.startswith(("penultimate", "halves", "p_mean", "useful", "n_layers", "position-input", "single")):
+            assert claim.verdict == "cannot be decided", claim.name
+            assert "nan" not in claim.ours
+    named = found(judged)
+    assert named["beats-plain"].verdict == "does not hold"  # from the bootstrap over test examples
+    assert "one network" in named["beats-plain"].how
+    assert "Wilson" in named["accuracy"].how
+
+
+def test_the_interval_of_a_rule_is_students(three: list[NetworkResult], judged: list[Claim]) -> None:
+    values = []
+    for result in three:
+        own = result.rows[(result.rows["measure"] == "bald") & result.rows["twin_of"].isna()]
+        several = own["placement"].str.contains(",")
+        fc1 = ~several & own["placement"].str.startswith("fc1")
+        values.append(own.loc[fc1, "aurc"].mean() - own.loc[several, "aurc"].mean())
+    low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+    text = found(judged)["penultimate-fc1-bald-aurc"].ours
+    assert f"({low:.5f} to {high:.5f})" in text or f"({low:.6f} to {high:.6f})" in text
+
+
+def test_a_tie_is_not_a_win_of_many_tests(three: list[NetworkResult]) -> None:
+    """Intervals of the choice are at 1 − .05/5; one network's bootstrap is widened by as much."""
+    chosen = three[0].chosen
+    assert chosen is not None
+    near = chosen.assign(difference=-0.01, low=-0.0195, high=-0.0005)
+    judged = found(claims(task_of(), [replace(three[0], chosen=near)]))
+    assert judged["beats-plain"].verdict == "cannot be decided"
+    far = chosen.assign(difference=-0.01, low=-0.012, high=-0.008)
+    assert found(claims(task_of(), [replace(three[0], chosen=far)]))["beats-plain"].verdict == "holds"
+
+
+def test_ends_that_a_smaller_grid_lacks_are_not_compared() -> None:
+    judged = found(claims(task_of(), [result_of(seed, rates=(0.1, 0.7)) for seed in range(2)]))
+    assert judged["p_mean-predictive_entropy-0.9"].verdict == "cannot be decided"
+    assert "no placement" in judged["p_mean-predictive_entropy-0.9"].how
+    assert judged["p_mean-variation_predicted-0.1"].ours != "not measured"
+
+
+def test_inputs_at_other_rates_have_no_pairs() -> None:
+    other, full = result_of(0, rates=(0.3,)), result_of(0, rates=(0.1, 0.7))
+    judged = found(claims(task_of(), [replace(full, inputs=other.inputs)]))
+    assert judged["position-input"].verdict == "cannot be decided"
+    assert "in common" in judged["position-input"].how
+
+
+def test_networks_that_agree_by_chance_are_no_certainty() -> None:
+    """Equal accuracies have a t interval of no width; the test examples still have one."""
+    results = [replace(result_of(seed), accuracy=0.712) for seed in range(2)]
+    judged = found(claims(task_of(n=300), results))
+    assert judged["accuracy"].verdict == "cannot be decided"
+
+
+def test_without_a_choice_nothing_is_said_about_the_plain_pass(three: list[NetworkResult]) -> None:
+    judged = found(claims(task_of(), [replace(result, chosen=None, inputs=None) for result in three]))
+    assert judged["beats-plain"].verdict == "cannot be decided"
+    assert not [name for name in judged if name.startswith("position-input")]
+
+
+def test_mammography_has_both_readings_of_the_rule() -> None:
+    task = task_of("mammography", EFFNET)
+    judged = found(claims(task, [result_of(seed, EFFNET) for seed in range(3)]))
+    assert judged["penultimate-block3-bald-isotonic_penalty"].verdict == "holds"
+    assert judged["penultimate-block2-bald-isotonic_penalty"].verdict != "holds"
+    assert {"last-bald", "early-bald", "single-block3-any", "accuracy"} <= set(judged)
+    assert judged["accuracy"].verdict == "does not hold"  # .73 is not the published .872
+    assert not [name for name in judged if name.startswith("table-3-fc1")]
+
+
+def test_a_users_own_network_has_no_published_numbers() -> None:
+    layers = ("blocks.1", "blocks.3", "blocks.5", "head")
+    judged = found(claims(task_of("mine", layers), [result_of(seed, layers) for seed in range(2)]))
+    assert "penultimate-head-bald-aurc" in judged
+    assert not [name for name in judged if name.startswith(("accuracy", "single", "table-3-bound"))]
+
+
+def test_bad_results_are_refused(three: list[NetworkResult]) -> None:
+    with pytest.raises(BadInput, match="at least one network"):
+        gather(task_of(), [])
+    with pytest.raises(BadInput, match="own name"):
+        gather(task_of(), [three[0], three[0]])
+    with pytest.raises(BadInput, match="'aurc'"):
+        gather(task_of(), [replace(three[0], rows=three[0].rows.drop(columns="aurc"))])
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_table_three_is_the_mean_over_disjoint_batches(three: list[NetworkResult]) -> None:
+    g = gather(task_of(), three)
+    assert curve_pair(g) == PAIR
+    table = table_three(g)
+    line = table[(table["placement"] == PAIR[1]) & (table["n"] == 128) & (table["score"] == "isotonic_penalty")].iloc[0]
+    means = []
+    for result in three:
+        own = result.curves[(result.curves["placement"] == PAIR[1]) & (result.curves["measure"] == "expected_entropy")]
+        u, right = (
+            torch.tensor(own["uncertainty"].to_numpy(copy=True)),
+            torch.tensor(own["correct"].to_numpy(copy=True)),
+        )
+        each = [float(scores.isotonic_penalty(u[k : k + 128], right[k : k + 128])) for k in (0, 128)]
+        means.append(np.mean(each))
+    assert line["batches"] == 2  # the 44 examples left over are not used
+    assert line["ours"] == pytest.approx(np.mean(means))
+    assert (line["low"], line["high"]) == pytest.approx(stats.t.interval(0.95, 2, np.mean(means), stats.sem(means)))
+    assert line["published"] == 0.030307
+    assert line["random"] > line["monotone"] > 0
+    printed = table[(table["placement"] == PAIR[0]) & (table["n"] == 300)].set_index("score")["published"]
+    assert printed["rearrangement_penalty"] == printed["running_minimum_penalty"] == 0.005607
+    assert set(batch_scores(g)["n"]) == {128, 300}
+
+
+def test_the_paired_bootstrap_is_centred_on_the_difference(three: list[NetworkResult]) -> None:
+    """Resampled penalties are too large (R30): an interval of theirs would miss the difference itself."""
+    g = gather(task_of(), three)
+    value, low, high = paired_bootstrap(g, 0, "isotonic_penalty")
+    sides = []
+    for placement in PAIR:
+        own = three[0].curves[(three[0].curves["placement"] == placement)]
+        own = own[own["measure"] == "expected_entropy"]
+        u, right = (
+            torch.tensor(own["uncertainty"].to_numpy(copy=True)),
+            torch.tensor(own["correct"].to_numpy(copy=True)),
+        )
+        sides.append((u, right))
+    known = [float(scores.isotonic_penalty(*side)) for side in sides]
+    drawn = intervals.resamples(300, None, intervals.REPLICATES, 0)
+    raw = [intervals.bootstrap(*side, drawn)["isotonic_penalty"] for side in sides]
+    assert value == pytest.approx(known[0] - known[1])
+    assert low < value < high
+    spread = intervals.interval(raw[0] - raw[1])
+    assert high - low == pytest.approx(spread[1] - spread[0])
+    assert float(raw[1].mean()) > known[1]
+
+
+def test_accuracies_beside_the_published_one(three: list[NetworkResult]) -> None:
+    table = tables.accuracies(gather(task_of(), three))
+    assert table["network"].tolist() == ["seed 0", "seed 1", "seed 2", "mean of networks"]
+    known = stats.binomtest(219, 300).proportion_ci(method="wilson")
+    assert tables.wilson(0.73, 300) == pytest.approx((known.low, known.high))
+    assert table["published"].tolist() == [0.7267] * 4
+
+
+def test_best_placements_beside_one_plain_pass(three: list[NetworkResult]) -> None:
+    table = tables.best_placements(gather(task_of(), three))
+    best = table[(table["measure"] == "bald") & (table["least"] == "AURC ↓")].iloc[0]
+    every = pd.concat([result.rows for result in three])
+    means = every[(every["measure"] == "bald") & every["twin_of"].isna()].groupby("placement")["aurc"].mean()
+    assert (best["placement"], best["AURC ↓"]) == (means.idxmin(), pytest.approx(means.min()))
+    assert best["AURC − plain"] == pytest.approx(means.min() - 0.25)
+    assert best["low"] < best["AURC − plain"] < best["high"]
+    assert {"none (one plain pass)", "simulated"} <= set(table["placement"])
+
+
+def test_ties_at_the_least_penalty_are_counted_and_averaged(three: list[NetworkResult]) -> None:
+    """Half of the placements share the least penalty: which of them comes first in the rows says nothing."""
+    for backwards in (False, True):
+        tied = [replace(result, rows=_with_ties(result.rows, backwards)) for result in three]
+        claim = found(claims(task_of(), tied))["useful-bald"]
+        expected = []
+        for result in tied:
+            own = result.rows[(result.rows["measure"] == "bald") & result.rows["twin_of"].isna()]
+            expected.append(own[own["isotonic_penalty"] == 0]["aurc"].mean() - own["aurc"].min())
+        assert f"isotonic penalty {np.mean(expected):.2g}"[:-1] in claim.ours.partition("least AURC: ")[2]
+        assert "placements that share it" in claim.ours
+        table = tables.best_placements(gather(task_of(), tied))
+        least = table[(table["measure"] == "bald") & (table["least"].str.contains("isotonic"))]
+        assert (least["tied"] > 10).all()
+
+
+def _with_ties(rows: pd.DataFrame, backwards: bool) -> pd.DataFrame:
+    low = rows["isotonic_penalty"] <= rows.groupby("measure")["isotonic_penalty"].transform("median")
+    rows = rows.assign(isotonic_penalty=rows["isotonic_penalty"].where(~low, 0.0))
+    return rows.iloc[::-1].reset_index(drop=True) if backwards else rows
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_figure_and_table_of_two_tasks(tmp_path: Path, three: list[NetworkResult], judged: list[Claim]) -> None:
+    beside = task_of("mammography", EFFNET), [result_of(seed, EFFNET, rates=(0.3, 0.7)) for seed in range(2)]
+    (tmp_path / "not-made.md").write_text("of an earlier, smaller run")
+    assert write_reports(tmp_path, task_of(), three, beside) == judged
+    for name in FIGURES:
+        height, width, _ = plt.imread(tmp_path / "figures" / f"{name}.png").shape
+        assert height > 400
+        assert width > 800
+        assert (tmp_path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    assert not (tmp_path / "not-made.md").exists()
+    names = {path.stem for path in (tmp_path / "tables").iterdir()}
+    assert {"accuracies", "table-3", "best-placements", "chosen", "single-layers", "effects", "by-p-mean"} <= names
+    effects = pd.read_csv(tmp_path / "tables" / "effects.csv")
+    assert {"value", "low", "high", "p", "p_holm", "descriptive_p"} <= set(effects.columns)
+    assert plt.get_fignums() == []
+
+
+def test_a_tiny_grid_of_one_network(tmp_path: Path) -> None:
+    """One rate, no per-example values, no inputs, no choice: what can be made is made, the rest is named."""
+    full = result_of(0, rates=(0.5,), n=40)
+    rows = full.rows[full.rows["twin_of"].isna() & ~full.rows["placement"].str.contains(",")]
+    result = replace(full, rows=rows, curves=full.curves.iloc[:0], inputs=None, chosen=None)
+    judged = write_reports(tmp_path, task_of(n=40), [result])
+    assert {claim.verdict for claim in judged} <= {"cannot be decided", "does not hold"}
+    made = {path.stem for path in (tmp_path / "figures").glob("*.png")}
+    told = (tmp_path / "not-made.md").read_text()
+    for name in FIGURES:
+        assert (name in made) != (name in told), name
+    assert {"figure-1-curves", "figure-10-skewness"}.isdisjoint(made)
+    assert "undefined for one layer" in told
+
+
+def test_rows_of_other_measures_draw_what_they_can(tmp_path: Path, three: list[NetworkResult]) -> None:
+    few = replace(three[0], rows=three[0].rows[three[0].rows["measure"] == "bald"], inputs=None)
+    missing = write_figures(tmp_path, [gather(task_of(), [few])])
+    assert "no rows of predictive_entropy" in missing["figure-8-position"]
+    assert (tmp_path / "figures" / "figure-3-first-layer.png").exists()

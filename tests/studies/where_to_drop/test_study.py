@@ -1,0 +1,403 @@
+"""The study where-to-drop from data to summary: loaders and their errors, training, sweeps, resumption, own models."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from dropscope.cli import app
+from dropscope.errors import BadInput
+from dropscope.injection.sites import find_sites
+from dropscope.studies.training import load_weights, save_weights
+from dropscope.studies.where_to_drop.batches import Resident, cropped_and_flipped
+from dropscope.studies.where_to_drop.cifar import Cifar, read_cifar, scaled
+from dropscope.studies.where_to_drop.cifar_task import NETWORKS, accuracy, cifar_task
+from dropscope.studies.where_to_drop.networks import CifarNet
+from dropscope.studies.where_to_drop.own_task import own_task
+from dropscope.studies.where_to_drop.results import load_results
+from dropscope.studies.where_to_drop.study import PRESETS, Preset, _smaller, full_grid, where_to_drop
+
+TINY = Preset((0.3, 0.7), (0.5,), 3, train=100, validation=40, test=40, epochs=1)
+CPU = torch.device("cpu")
+
+
+def drawn(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Images whose brightness tells the class, mostly."""
+    draw = np.random.default_rng(seed)
+    labels = draw.integers(0, 10, n)
+    noise = draw.integers(-60, 60, (n, 3, 32, 32))
+    return np.clip(labels[:, None, None, None] * 25 + noise, 0, 255).astype(np.uint8), labels.astype(np.uint8)
+
+
+def binary(folder: Path, each: int = 60) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate([*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]):
+        images, labels = drawn(each, number)
+        np.concatenate([labels[:, None], images.reshape(each, -1)], 1).tofile(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cifar(tmp_path_factory: pytest.TempPathFactory) -> Cifar:
+    return read_cifar(binary(tmp_path_factory.mktemp("cifar") / "cifar-10-batches-bin"))
+
+
+@pytest.fixture(scope="module")
+def done(cifar: Cifar, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One whole tiny study with two networks."""
+    folder = tmp_path_factory.mktemp("study")
+    limits = {"train": TINY.train, "validation": TINY.validation, "test": TINY.test, "epochs": TINY.epochs}
+    where_to_drop(cifar_task(cifar, **limits), folder, TINY, seeds=(0, 1), show=False)
+    return folder
+
+
+# --- the data ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_binary_format_is_read_in_its_order(cifar: Cifar) -> None:
+    images, labels = drawn(60, 0)
+    assert torch.equal(cifar.train_images[:60], torch.from_numpy(images))
+    assert cifar.train_labels[:60].tolist() == labels.tolist()
+    assert len(cifar.train_labels) == 300
+    assert len(cifar.test_labels) == 60
+    assert float(scaled(cifar.test_images).abs().max()) <= 1
+
+
+def test_parquet_gives_the_same_as_binary(cifar: Cifar, tmp_path: Path) -> None:
+    def png(image: Tensor) -> dict[str, bytes]:
+        raw = io.BytesIO()
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(raw, "PNG")
+        return {"bytes": raw.getvalue()}
+
+    for name, images, labels in (
+        ("train-00000-of-00001", cifar.train_images[:20], cifar.train_labels[:20]),
+        ("test-00000-of-00001", cifar.test_images[:5], cifar.test_labels[:5]),
+    ):
+        table = pd.DataFrame({"img": [png(image) for image in images], "label": labels.numpy()})
+        (tmp_path / "plain_text").mkdir(exist_ok=True)
+        table.to_parquet(tmp_path / "plain_text" / f"{name}.parquet")
+    read = read_cifar(tmp_path)
+    assert torch.equal(read.train_images, cifar.train_images[:20])
+    assert torch.equal(read.test_labels, cifar.test_labels[:5])
+
+
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
+    folder = binary(tmp_path / "bin")
+    whole = (folder / "data_batch_3.bin").read_bytes()
+    (folder / "data_batch_3.bin").write_bytes(whole[:-100])
+    with pytest.raises(BadInput, match=r"are of one size.*data_batch_3\.bin.*truncated"):
+        read_cifar(folder)
+    (folder / "data_batch_3.bin").write_bytes(whole[:-3073])  # cut between two records
+    with pytest.raises(BadInput, match=r"are of one size.*data_batch_3\.bin.*truncated"):
+        read_cifar(folder)
+    for path in folder.iterdir():
+        path.write_bytes(whole[:-100])
+    with pytest.raises(BadInput, match=r"whole records of 3073 bytes.*data_batch_1\.bin"):
+        read_cifar(folder)
+
+
+def test_a_label_over_nine_is_named_with_its_record(tmp_path: Path) -> None:
+    folder = binary(tmp_path / "bin")
+    raw = np.fromfile(folder / "test_batch.bin", np.uint8)
+    raw[3073 * 4] = 10
+    raw.tofile(folder / "test_batch.bin")
+    with pytest.raises(BadInput, match=r"labels are 0 to 9; got 10 for record 5 of .*test_batch\.bin"):
+        read_cifar(folder)
+
+
+def test_a_missing_file_an_empty_folder_and_the_pickled_version_are_refused(tmp_path: Path) -> None:
+    folder = binary(tmp_path / "bin")
+    (folder / "data_batch_2.bin").unlink()
+    with pytest.raises(BadInput, match=r"data_batch_2\.bin"):
+        read_cifar(folder)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="cifar-10-batches-bin"):
+        read_cifar(tmp_path / "empty")
+    (tmp_path / "py").mkdir()
+    (tmp_path / "py" / "data_batch_1").write_bytes(b"\x80")
+    with pytest.raises(BadInput, match="without unpickling"):
+        read_cifar(tmp_path / "py")
+    with pytest.raises(BadInput, match="a data folder exists"):
+        read_cifar(tmp_path / "not" / "there")
+
+
+# --- networks and training --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_every_layer_of_the_grid_is_a_site_and_the_answer_has_ten_classes(name: str) -> None:
+    net = NETWORKS[name].build().eval()
+    found = {site.name.partition("#")[0] for site in find_sites(net, torch.zeros(2, 3, 32, 32))}
+    assert {layer.partition("@")[0] for layer in NETWORKS[name].layers} <= found
+    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+
+
+def test_the_network_is_the_papers() -> None:
+    shapes = {name: tuple(value.shape) for name, value in CifarNet().state_dict().items() if name.endswith("weight")}
+    assert shapes == {
+        "conv1.weight": (16, 3, 3, 3), "conv2.weight": (32, 16, 3, 3), "conv3.weight": (64, 32, 3, 3),
+        "fc1.weight": (128, 1024), "fc2.weight": (10, 128),
+    }  # fmt: skip
+
+
+def test_dropout_of_training_is_off_at_inference() -> None:
+    torch.manual_seed(0)
+    net = CifarNet({"fc1": 0.5})
+    x = torch.randn(4, 3, 32, 32)
+    assert not torch.equal(net.train()(x), net(x))
+    assert torch.equal(net.eval()(x), net(x))
+
+
+def test_batches_are_a_new_order_each_epoch_and_the_same_for_a_seed() -> None:
+    images, labels = torch.arange(10.0).view(10, 1, 1, 1), torch.arange(10)
+
+    def epochs() -> list[list[int]]:
+        batches = Resident(images, labels, 4, 7, CPU, lambda x, draws: x)
+        return [[int(label) for _, y in batches for label in y] for _ in range(2)]
+
+    first, second = epochs()
+    assert sorted(first) == sorted(second) == list(range(10))
+    assert first != second
+    assert epochs() == [first, second]
+
+
+def test_augmentation_shifts_and_mirrors_whole_images() -> None:
+    image = torch.arange(64.0).view(1, 1, 8, 8) + 1
+    got = cropped_and_flipped(image.repeat(200, 1, 1, 1), torch.Generator().manual_seed(0), margin=2)
+    padded = torch.nn.functional.pad(image, (2, 2, 2, 2))
+    possible = [padded[0, 0, i : i + 8, j : j + 8] for i in range(5) for j in range(5)]
+    possible += [crop.flip(1) for crop in possible]
+    assert all(any(torch.equal(one[0], crop) for crop in possible) for one in got)
+    assert len({tuple(one.flatten().tolist()) for one in got}) > 30
+
+
+def test_the_grid_has_the_papers_size(cifar: Cifar) -> None:
+    assert len(full_grid(cifar_task(cifar), PRESETS["paper"])) == 19_998
+
+
+# --- the study --------------------------------------------------------------------------------------------------------
+
+
+def test_a_study_leaves_rows_figures_tables_and_a_summary(done: Path) -> None:
+    summary = (done / "summary.md").read_text()
+    assert "seed 0" in summary
+    assert "3 passes instead of 100" in summary
+    assert "## Claims" in summary
+    first, second = load_results(done)
+    assert len(first.rows) == len(second.rows) == 80 * 2 * 5
+    assert {*first.rows.measure} == {
+        "variation_predicted",
+        "variation_max",
+        "predictive_entropy",
+        "expected_entropy",
+        "bald",
+    }
+    assert first.inputs is not None
+    assert len(first.inputs) == 15 * 5
+    assert first.chosen is not None
+    assert len(first.chosen) == 5
+    assert list((done / "figures").glob("figure-1*.png"))
+    assert list((done / "figures").glob("figure-1*.pdf"))
+    assert (done / "tables" / "table-3.tex").exists()
+    assert (done / "tables" / "claims.csv").exists()
+
+
+def test_data_that_are_fewer_than_the_papers_are_said(cifar: Cifar) -> None:
+    said = _smaller(cifar_task(cifar), PRESETS["paper"])
+    assert said == [
+        "30 validation examples instead of the paper's 5,000",
+        "60 test examples instead of the paper's 10,000",
+    ]
+    assert _smaller(cifar_task(cifar, "vit"), PRESETS["paper"]) == []
+
+
+def test_accuracy_is_that_of_the_kept_weights(done: Path, cifar: Cifar) -> None:
+    net = load_weights(CifarNet(), done / "weights" / "seed-1.safetensors")
+    with torch.no_grad():
+        right = (net(scaled(cifar.test_images[:40])).argmax(1) == cifar.test_labels[:40]).double().mean()
+    assert load_results(done)[1].accuracy == pytest.approx(float(right))
+    assert accuracy(net, scaled(cifar.test_images[:40]), cifar.test_labels[:40], 7) == pytest.approx(float(right))
+
+
+def test_taken_up_again_nothing_is_trained_and_rows_are_the_same(done: Path, cifar: Cifar) -> None:
+    limits = {"train": TINY.train, "validation": TINY.validation, "test": TINY.test, "epochs": TINY.epochs}
+    before = load_results(done)[0]
+    (done / "results" / "seed-0" / "result.json").unlink()  # as if killed before the result was written
+
+    def never(*_: object) -> None:
+        raise AssertionError("trained again")
+
+    again = where_to_drop(replace(cifar_task(cifar, **limits), train=never), done, TINY, seeds=(0,), show=False)
+    pd.testing.assert_frame_equal(again.results[0].rows, before.rows)
+
+
+def test_a_folder_holds_one_study(done: Path, cifar: Cifar) -> None:
+    with pytest.raises(BadInput, match="a folder holds one study"):
+        where_to_drop(cifar_task(cifar, epochs=2), done, TINY, show=False)
+
+
+def test_weights_of_the_wrong_shape_are_refused_and_nothing_is_written(cifar: Cifar, tmp_path: Path) -> None:
+    save_weights(nn.Linear(3, 2), tmp_path / "other.safetensors")
+    with pytest.raises(BadInput, match=r"weights fit the network.*other\.safetensors"):
+        where_to_drop(cifar_task(cifar), tmp_path / "out", TINY, weights=tmp_path / "other.safetensors", show=False)
+    torch.save(CifarNet().state_dict() | {"fc2.bias": torch.zeros(11)}, tmp_path / "wrong.pt")
+    with pytest.raises(BadInput, match=r"\(11,\)' for 'fc2.bias'"):
+        where_to_drop(cifar_task(cifar), tmp_path / "out", TINY, weights=tmp_path / "wrong.pt", show=False)
+    (tmp_path / "text.pt").write_text("no weights")
+    with pytest.raises(BadInput, match="plain state_dict"):
+        where_to_drop(cifar_task(cifar), tmp_path / "out", TINY, weights=tmp_path / "text.pt", show=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_weights_of_the_same_name_are_not_answered_with_the_first_ones_results(
+    cifar: Cifar, tmp_path: Path
+) -> None:
+    files = [tmp_path / part / "net.safetensors" for part in ("a", "b")]
+    for file in files:
+        save_weights(CifarNet(), file)
+    task, out = cifar_task(cifar, test=40, validation=20), tmp_path / "out"
+
+    def stop(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        where_to_drop(task, out, TINY, weights=files[0], show=False, say=stop)
+    with pytest.raises(BadInput, match=r"a folder holds one study.*weights"):
+        where_to_drop(task, out, TINY, weights=files[1], show=False)
+
+
+def test_a_pickled_model_is_refused_without_advice_to_unpickle_it(tmp_path: Path) -> None:
+    torch.save(CifarNet(), tmp_path / "model.pt")
+    with pytest.raises(BadInput, match="got 'a pickled object that is not tensors alone'"):
+        load_weights(CifarNet(), tmp_path / "model.pt")
+
+
+def test_both_forms_of_weights_give_the_same_network(tmp_path: Path) -> None:
+    net = CifarNet()
+    save_weights(net, tmp_path / "a.safetensors")
+    torch.save({"state_dict": net.state_dict()}, tmp_path / "b.pt")
+    x = torch.randn(2, 3, 32, 32)
+    first, second = (load_weights(CifarNet(), tmp_path / name)(x) for name in ("a.safetensors", "b.pt"))
+    assert torch.equal(first, net.eval()(x))
+    assert torch.equal(first, second)
+
+
+# --- the user's own model and the command -----------------------------------------------------------------------------
+
+OWN = """
+import torch
+from torch import nn
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
+def data():
+    torch.manual_seed(1)
+    return torch.randn(60, 3, 2, 2), torch.randint(0, 3, (60,))
+"""
+
+
+def test_an_own_model_is_split_into_choosing_and_reporting() -> None:
+    scope: dict[str, object] = {}
+    exec(OWN, scope)
+    task = own_task(scope["model"](), scope["data"]())  # type: ignore[operator]
+    assert task.layers == ("1", "3")
+    assert task.penultimate == ("3",)
+    assert len(task.validation[1]) == len(task.test[1]) == 30
+    chosen = {tuple(x.flatten().tolist()) for x in task.validation[0]}
+    assert chosen.isdisjoint({tuple(x.flatten().tolist()) for x in task.test[0]})
+    assert task.positions == ("before_activation", "after_activation")
+    assert task.masks_inputs
+    with pytest.raises(BadInput, match="a layer of the grid is a site"):
+        own_task(scope["model"](), scope["data"](), ["nope"])  # type: ignore[operator]
+
+
+def test_the_command_runs_an_own_model_end_to_end(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    arguments = ["study", "where-to-drop", "--model", f"{tmp_path}/mine.py:model", "--data", f"{tmp_path}/mine.py:data"]
+    arguments += ["--preset", "smoke", "--out", str(tmp_path / "out"), "--device", "cpu"]
+    asked = CliRunner().invoke(app, [*arguments, "--dry-run", "--json"])
+    assert asked.exit_code == 0
+    assert '"placements": 16' in asked.output
+    assert not (tmp_path / "out").exists()
+    ran = CliRunner().invoke(app, arguments)
+    assert ran.exit_code == 0, ran.output
+    assert (tmp_path / "out" / "summary.md").exists()
+    assert "cannot be decided" in ran.output
+
+
+def test_a_layer_named_twice_is_refused_before_any_work() -> None:
+    scope: dict[str, Any] = {}
+    exec(OWN, scope)
+    with pytest.raises(BadInput, match="a layer is in the grid once"):
+        own_task(scope["model"](), scope["data"](), ["3", "3@input"])
+
+
+def test_an_example_with_nan_is_named_before_any_work() -> None:
+    scope: dict[str, Any] = {}
+    exec(OWN, scope)
+    images, labels = scope["data"]()
+    images[3].view(-1)[0] = float("nan")
+    images[5].view(-1)[1] = float("inf")
+    with pytest.raises(BadInput, match=r"in 2 of \d+ examples \(the first is number 3, from 0\)"):
+        own_task(scope["model"](), (images, labels))
+
+
+def test_data_that_is_refused_leaves_its_folder_free(tmp_path: Path) -> None:
+    """Labels that count from 1, then labels that count from 0: no advice to repeat the broken command."""
+    scope: dict[str, Any] = {}
+    exec(OWN, scope)
+    images, labels = scope["data"]()
+    with pytest.raises(BadInput, match="from 0"):
+        where_to_drop(own_task(scope["model"](), (images, labels + 1)), tmp_path / "out", TINY, show=False)
+    where_to_drop(own_task(scope["model"](), (images, labels)), tmp_path / "out", TINY, show=False)
+
+
+def test_an_own_model_with_other_code_is_another_study(tmp_path: Path) -> None:
+    scope: dict[str, Any] = {}
+    exec(OWN, scope)
+    net, data = scope["model"](), scope["data"]()
+    where_to_drop(own_task(net, data), tmp_path / "out", TINY, show=False)
+    other = scope["model"]()
+    other[4] = torch.nn.Tanh()
+    with pytest.raises(BadInput, match="a folder holds one study"):
+        where_to_drop(own_task(other, data), tmp_path / "out", TINY, show=False)
+
+
+def test_the_fingerprint_of_cifar_sees_every_pixel(cifar: Cifar) -> None:
+    from dropscope.studies.where_to_drop.cifar_task import _fingerprint
+
+    changed = replace(cifar, test_images=cifar.test_images.clone())
+    assert _fingerprint(changed) == _fingerprint(cifar)
+    changed.test_images[3, 1, 17, 19] ^= 1
+    assert _fingerprint(changed) != _fingerprint(cifar)
+
+
+def test_a_share_of_a_mean_of_0_is_left_out() -> None:
+    from dropscope.studies.where_to_drop.judged_trends import _of_the_mean
+
+    assert (_of_the_mean(-0.17), _of_the_mean(float("nan"))) == (", -17 % of the mean", "")
+
+
+def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
+    for arguments, words in (
+        (["--data", str(tmp_path)], "cifar-10-batches-bin"),
+        (["--data", str(tmp_path), "--seeds", "0"], "--seeds counts"),
+        (["--data", str(tmp_path), "--epochs", "0"], "at least one epoch"),
+        (["--data", str(tmp_path), "--epochs", "-3"], "at least one epoch"),
+        (["--data", str(tmp_path), "--train-dropout", "--network", "vit"], "--train-dropout is for"),
+    ):
+        got = CliRunner().invoke(app, ["study", "where-to-drop", *arguments, "--out", str(tmp_path / "out")])
+        assert got.exit_code == 2
+        assert words in got.output
+        assert "Traceback" not in got.output
+    assert not (tmp_path / "out").exists()

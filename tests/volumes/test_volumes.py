@@ -1,0 +1,565 @@
+"""NIfTI in and out, windows over volumes, and `dropscope predict`: geometry, reproducibility, resume, refusals."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import dropscope as ds
+from dropscope import measures
+from dropscope.cli import app
+from dropscope.engine.session import prepare
+from dropscope.errors import AuditFailed, BadInput
+from dropscope.injection.audits import audit
+from dropscope.injection.injector import injected
+from dropscope.model.inputs import example_keys, id_keys
+from dropscope.volumes import prediction, windows
+from dropscope.volumes.nifti import find_cases, read_case, voxel_volume
+from dropscope.volumes.prediction import planned, predict
+from dropscope.volumes.windows import Windows, plan_windows, predict_volume
+
+nibabel = pytest.importorskip("nibabel", reason="NIfTI needs the extra 'medical'")
+
+AFFINE = np.array([[-0.7, 0.1, 0.0, 90.0], [0.1, 0.8, 0.0, -126.0], [0.0, 0.0, 2.0, -72.0], [0, 0, 0, 1]])
+
+
+def net(channels=1, classes=3, dims=3, seed=0):
+    torch.manual_seed(seed)
+    conv = (nn.Conv2d, nn.Conv3d)[dims - 2]
+    layers = [conv(channels, 6, 3, padding=1), nn.ReLU(), conv(6, 6, 3, padding=1), nn.ReLU(), conv(6, classes, 1)]
+    made = nn.Sequential(*layers).eval()
+    with torch.no_grad():
+        made[-1].weight.mul_(10)
+    return made
+
+
+class Tiny(nn.Module):
+    """A U-Net of one pooling: windows must have even sides."""
+
+    def __init__(self):
+        super().__init__()
+        self.down, self.inner, self.out = (
+            nn.Conv3d(1, 4, 3, padding=1),
+            nn.Conv3d(4, 4, 3, padding=1),
+            nn.Conv3d(8, 2, 1),
+        )
+
+    def forward(self, x):
+        x = torch.relu(self.down(x))
+        deep = torch.relu(self.inner(nn.functional.max_pool3d(x, 2)))
+        return self.out(torch.cat([x, nn.functional.interpolate(deep, scale_factor=2)], 1))
+
+
+def write(path, shape=(9, 8, 7), seed=0, affine=AFFINE, kind=nibabel.Nifti1Image, values=None):
+    values = np.random.default_rng(seed).normal(100, 30, shape).astype(np.float32) if values is None else values
+    image = kind(values, affine)
+    image.header.set_xyzt_units("mm", "sec")
+    image.set_qform(affine, 1)
+    image.set_sform(affine, 2)
+    nibabel.save(image, path)
+    return path
+
+
+def maps_in(folder):
+    return {path.name: np.asarray(nibabel.load(path).dataobj) for path in sorted(Path(folder).glob("*.nii.gz"))}
+
+
+PLACEMENT = "0=0.4,2=0.4"
+FEW = {"passes": 6, "roi": (6, 6, 4), "progress": False}
+
+
+# --- windows ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5, 5, 5), (12, 7, 6), (6, 6, 4), (3, 20, 9)])
+@pytest.mark.parametrize("overlap", [0.0, 0.25, 0.5, 0.9])
+def test_windows_cover_every_voxel_and_stay_inside(shape, overlap):
+    found = plan_windows(shape, (6, 6, 4), overlap)
+    covered = np.zeros(found.padded, int)
+    for origin in found.origins():
+        assert all(o >= 0 and o + s <= p for o, s, p in zip(origin, found.size, found.padded, strict=True))
+        covered[tuple(slice(o, o + s) for o, s in zip(origin, found.size, strict=True))] += 1
+    assert covered.min() >= 1
+    if overlap == 0 and all(p % s == 0 for p, s in zip(found.padded, found.size, strict=True)):
+        assert covered.max() == 1
+    assert len(set(found.origins())) == len(found.origins())
+
+
+def test_windows_of_rows_are_those_that_touch_them():
+    found = plan_windows((20, 6, 4), (6, 6, 4), 0.5)
+    touching = [o for o in found.origins() if o[0] < 9 and o[0] + 6 > 7]
+    assert found.origins(7, 9) == touching
+    assert 0 < len(touching) < len(found.origins())
+
+
+@pytest.mark.parametrize(
+    ("roi", "overlap", "words"),
+    [((6, 6), 1.0, "overlap"), ((6, 6), -0.1, "overlap"), ((0, 4, 4), 0.2, "sides"), ((4,), 0.2, "sides")],
+)
+def test_windows_refuse(roi, overlap, words):
+    with pytest.raises(BadInput, match=words):
+        plan_windows((9, 9, 9), roi, overlap)
+
+
+def by_hand(model, image, found, passes, placement=PLACEMENT, seed=0):
+    """Every pass of a whole volume, window by window alone, averaged where they overlap: `[passes, 1, C, *shape]`."""
+    key = int(example_keys((image[None],), {})[0])
+    padded = windows.pad(image, found)
+    crop = tuple(slice(b, b + n) for b, n in zip(found.before, found.shape, strict=True))
+    every = []
+    with torch.no_grad(), injected(model, placement, seed) as noise:
+        for number in range(passes):
+            total, count = 0.0, torch.zeros(found.padded)
+            for origin in found.origins():
+                at = tuple(slice(o, o + s) for o, s in zip(origin, found.size, strict=True))
+                given = padded[(slice(None), *at)]
+                noise.at(pass_=number, ids=id_keys([f"{key}:{origin}"]))
+                p = model(given.squeeze(-1)[None] if found.flat else given[None]).softmax(1)[0]
+                whole = torch.zeros(len(p), *found.padded)
+                whole[(slice(None), *at)] = p.unsqueeze(-1) if found.flat else p
+                total, count = total + whole, count + (whole.sum(0) > 0)
+            every.append((total / count)[(slice(None), *crop)])
+    return torch.stack(every).unsqueeze(1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "roi"), [((9, 8, 7), (6, 6, 4)), ((4, 8, 3), (6, 6, 4)), ((7, 6, 5), (6, 4)), ((5, 4, 6), None)]
+)
+def test_a_volume_is_measured_as_its_averaged_passes_are(shape, roi):
+    found = plan_windows(shape, roi, 0.4)
+    model = net(2, dims=2 if found.flat else 3)
+    image = torch.rand(2, *shape, generator=torch.Generator().manual_seed(1))
+    first = windows.cut_out(windows.pad(image, found), found, found.origins()[0])
+    setting = prepare(model, first[None])
+    (live,) = setting.resolve([PLACEMENT])
+    rows = measures.resolve([*measures.S3, "variation_ratio", "predictive_entropy"])
+    got = predict_volume(setting, live, image, found, rows, passes=5, batch_size=1)
+    passes = by_hand(model, image, found, 5)
+    assert torch.equal(got.prediction, passes.double().mean(0).argmax(1)[0])
+    for row in rows:
+        torch.testing.assert_close(got.maps[row.name], row.function(passes)[0], atol=1e-5, rtol=0)
+    assert torch.equal(
+        got.labels.volumes[:, 0], torch.stack([(passes.argmax(2) == c).flatten(1).sum(1) for c in range(3)], 1)
+    )
+
+
+def volume(batch_size=4, memory=None, masks="per_example", seed=0, overlap=0.5, image=None, passes=5):
+    image = torch.rand(1, 12, 7, 5, generator=torch.Generator().manual_seed(2)) if image is None else image
+    found = plan_windows(image.shape[1:], (6, 6, 4), overlap)
+    setting = prepare(net(), image[None, :, :6, :6, :4], seed=seed, masks=masks)
+    (live,) = setting.resolve([PLACEMENT])
+    return predict_volume(
+        setting, live, image, found, measures.resolve(["averaged_variance"]), passes, batch_size, memory
+    )
+
+
+def test_batch_size_and_slabs_do_not_matter():
+    one = volume(batch_size=1)
+    for other in (volume(batch_size=7), volume(memory=4 * 7 * 5 * 200), volume(batch_size=3, memory=7 * 5 * 150)):
+        torch.testing.assert_close(other.maps, one.maps, atol=1e-6, rtol=0)
+        assert torch.equal(other.prediction, one.prediction)
+        assert torch.equal(other.labels.volumes, one.labels.volumes)
+        torch.testing.assert_close(other.labels.pairwise_dice, one.labels.pairwise_dice)
+    with pytest.raises(BadInput, match="fit into memory"):
+        volume(memory=100)
+
+
+def test_seeds_volumes_and_windows_have_masks_of_their_own():
+    base = volume().maps["averaged_variance"]
+    assert torch.equal(volume().maps["averaged_variance"], base)
+    assert not torch.allclose(volume(seed=1).maps["averaged_variance"], base)
+    # The same values everywhere: windows that shared their masks would give the same map in each of them.
+    flat = torch.ones(1, 12, 6, 4)
+    own = volume(image=flat, overlap=0.0).maps["averaged_variance"]
+    shared = volume(image=flat, overlap=0.0, masks="per_pass").maps["averaged_variance"]
+    assert not torch.allclose(own[:6], own[6:])
+    torch.testing.assert_close(shared[:6], shared[6:], atol=1e-7, rtol=0)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_cases_of_files_folders_and_channels(tmp_path):
+    folder, channels = tmp_path / "plain", tmp_path / "channels"
+    for each in (folder, channels):
+        each.mkdir()
+    write(folder / "b.nii.gz")
+    write(folder / "a.nii", (4, 5, 6))
+    (folder / "._b.nii.gz").write_bytes(b"a Mac's own")
+    for case in ("x", "y"):
+        for channel in range(2):
+            write(channels / f"{case}_{channel:04d}.nii.gz", seed=channel)
+    four = write(tmp_path / "four.nii.gz", (5, 4, 3, 2))
+    t1, t2 = write(tmp_path / "t1.nii.gz"), write(tmp_path / "t2.nii.gz", seed=1)
+    found = find_cases([folder, channels, four, f"{t1},{t2}"])
+    assert [(c.name, c.channels, c.shape) for c in found] == [
+        ("a", 1, (4, 5, 6)), ("b", 1, (9, 8, 7)), ("x", 2, (9, 8, 7)), ("y", 2, (9, 8, 7)), ("four", 2, (5, 4, 3)),
+        ("t1", 2, (9, 8, 7)),
+    ]  # fmt: skip
+    both = read_case(found[-1], "none")
+    assert torch.equal(both[0], torch.from_numpy(np.asarray(nibabel.load(t1).dataobj)))
+    assert torch.equal(both[1], torch.from_numpy(np.asarray(nibabel.load(t2).dataobj)))
+    assert read_case(found[4], "none").shape == (2, 5, 4, 3)
+
+
+def test_scaling_puts_percentiles_at_zero_and_one(tmp_path):
+    (case,) = find_cases([write(tmp_path / "a.nii.gz", (5, 4, 3, 2))])
+    scaled = read_case(case)
+    assert scaled.dtype == torch.float32
+    for channel in scaled:
+        assert np.percentile(channel.numpy(), [5, 95]) == pytest.approx([0, 1], abs=1e-5)
+
+
+def test_scaled_integers_with_a_slope_are_read_as_the_file_means_them(tmp_path):
+    image = nibabel.Nifti1Image(np.arange(60, dtype=np.int16).reshape(5, 4, 3), AFFINE)
+    image.header.set_slope_inter(0.5, 10)
+    nibabel.save(image, tmp_path / "a.nii.gz")
+    (case,) = find_cases([tmp_path / "a.nii.gz"])
+    assert read_case(case, "none").max().item() == pytest.approx(
+        float(nibabel.load(tmp_path / "a.nii.gz").get_fdata().max())
+    )
+    assert voxel_volume(case) == pytest.approx(abs(np.linalg.det(AFFINE[:3, :3])) / 1000)
+
+
+# --- predict ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
+def test_maps_have_the_geometry_of_their_image(tmp_path, kind):
+    source = write(tmp_path / "case.nii.gz", (9, 8, 7), kind=kind)
+    table = predict(net(), PLACEMENT, [source], tmp_path / "out", **FEW)
+    image = nibabel.load(source)
+    names = {"prediction.nii.gz", *(f"{name}.nii.gz" for name in measures.S3)}
+    assert {path.name for path in (tmp_path / "out" / "case").iterdir()} == {*names, "case.json"}
+    for name in names:
+        made = nibabel.load(tmp_path / "out" / "case" / name)
+        assert type(made) is kind
+        np.testing.assert_array_equal(made.affine, image.affine)
+        assert made.shape == image.shape
+        assert made.header.get_zooms() == image.header.get_zooms()
+        assert made.header.get_xyzt_units() == image.header.get_xyzt_units()
+        for code in ("qform_code", "sform_code"):
+            assert made.header[code] == image.header[code]
+        assert np.isfinite(made.get_fdata()).all()
+    assert nibabel.load(tmp_path / "out" / "case" / "prediction.nii.gz").get_data_dtype() == np.uint8
+    assert table.case.tolist() == ["case"]
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "out" / "cases.csv"), table, check_dtype=False)
+
+
+def test_what_is_written_is_what_was_measured(tmp_path):
+    source = write(tmp_path / "case.nii.gz", (9, 8, 7, 2))
+    model = net(2)
+    predict(model, PLACEMENT, [source], tmp_path / "out", overlap=0.4, **FEW)
+    (case,) = find_cases([source])
+    passes = by_hand(model, read_case(case), plan_windows(case.shape, (6, 6, 4), 0.4), 6)
+    made = maps_in(tmp_path / "out" / "case")
+    assert np.array_equal(made["prediction.nii.gz"], passes.double().mean(0).argmax(1)[0].numpy())
+    expected = measures.averaged_variance(passes)[0].numpy()
+    np.testing.assert_allclose(made["averaged_variance.nii.gz"], expected, atol=1e-6)
+    record = json.loads((tmp_path / "out" / "case" / "case.json").read_text())["found"]
+    inside = made["prediction.nii.gz"] > 0
+    assert record["averaged_variance_foreground_mean"] == pytest.approx(expected[inside].mean(), rel=1e-4)
+    assert record["millilitres_1"] == pytest.approx((made["prediction.nii.gz"] == 1).sum() * voxel_volume(case))
+
+
+def test_one_window_is_what_maps_gives(tmp_path):
+    """A volume of one window, under the same key: `dropscope.maps` and `predict` are one thing."""
+    source = write(tmp_path / "case.nii.gz", (6, 6, 4))
+    predict(net(), PLACEMENT, [source], tmp_path / "out", passes=6, progress=False)
+    image = read_case(find_cases([source])[0])
+    key = int(example_keys((image[None],), {})[0])
+    found = ds.maps(net(), PLACEMENT, image[None], passes=6, measures=measures.S3, ids=[f"{key}:(0, 0, 0)"])
+    made = maps_in(tmp_path / "out" / "case")
+    assert np.array_equal(made["prediction.nii.gz"], found["prediction"][0].numpy())
+    np.testing.assert_allclose(made["averaged_variance.nii.gz"], found["averaged_variance"][0].numpy(), atol=1e-6)
+
+
+def test_slices_for_a_network_of_two_dimensions(tmp_path):
+    source = write(tmp_path / "case.nii.gz", (9, 8, 5))
+    single = write(tmp_path / "slice.nii.gz", (9, 8))
+    model = net(dims=2)
+    predict(model, PLACEMENT, [source, single], tmp_path / "out", passes=4, roi=(6, 8), progress=False)
+    assert nibabel.load(tmp_path / "out" / "case" / "prediction.nii.gz").shape == (9, 8, 5)
+    assert nibabel.load(tmp_path / "out" / "slice" / "averaged_entropy.nii.gz").shape == (9, 8)
+    (case,) = find_cases([source])
+    passes = by_hand(model, read_case(case), plan_windows(case.shape, (6, 8), 0.25), 4)
+    made = maps_in(tmp_path / "out" / "case")
+    np.testing.assert_allclose(made["averaged_variance.nii.gz"], measures.averaged_variance(passes)[0], atol=1e-6)
+
+
+def test_a_network_of_monai_under_its_own_dropout(tmp_path):
+    nets = pytest.importorskip("monai.networks.nets", reason="MONAI is in the extra 'medical'")
+    torch.manual_seed(0)
+    model = nets.UNet(3, 1, 3, channels=(4, 8), strides=(2,), num_res_units=1, dropout=0.3).eval()
+    source = write(tmp_path / "case.nii.gz", (9, 8, 7))
+    table = predict(model, "own", [source], tmp_path / "out", passes=4, roi=(8, 8, 4), progress=False)
+    assert table["averaged_variance_worst_patch"].item() > 0
+
+
+def test_a_rerun_does_only_what_is_missing(tmp_path, monkeypatch):
+    sources = [write(tmp_path / f"{name}.nii.gz", seed=i) for i, name in enumerate("abc")]
+    ran = []
+    real = prediction.predict_volume
+    monkeypatch.setattr(prediction, "predict_volume", lambda *given: ran.append(1) or real(*given))
+    first = predict(net(), PLACEMENT, sources, tmp_path / "out", **FEW)
+    before = maps_in(tmp_path / "out" / "b")
+    assert len(ran) == 3
+    (tmp_path / "out" / "b" / "case.json").unlink()
+    (tmp_path / "out" / "b" / "kullback_leibler.nii.gz").unlink()
+    again = predict(net(), PLACEMENT, sources, tmp_path / "out", batch_size=1, **FEW)
+    assert len(ran) == 4
+    pd.testing.assert_frame_equal(first, again)
+    for name, values in maps_in(tmp_path / "out" / "b").items():
+        np.testing.assert_allclose(values, before[name], atol=1e-4)
+    assert not list((tmp_path / "out").rglob(".part-*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"seed": 1}, "seed"), ({"passes": 7}, "passes"), ({"overlap": 0.5}, "overlap"), ({"scale": "none"}, "scale")],
+)
+def test_a_case_predicted_otherwise_is_not_mixed_up(tmp_path, change, named):
+    source = write(tmp_path / "a.nii.gz")
+    predict(net(), PLACEMENT, [source], tmp_path / "out", **FEW)
+    with pytest.raises(BadInput, match=named):
+        predict(net(), PLACEMENT, [source], tmp_path / "out", **(FEW | change))
+    with pytest.raises(BadInput, match=named):  # also where other maps are asked for
+        predict(net(), PLACEMENT, [source], tmp_path / "out", measures=["averaged_std"], **(FEW | change))
+    write(source, seed=9)
+    with pytest.raises(BadInput, match="voxels"):
+        predict(net(), PLACEMENT, [source], tmp_path / "out", **FEW)
+
+
+def test_a_kill_between_maps_leaves_no_finished_case(tmp_path, monkeypatch):
+    source = write(tmp_path / "a.nii.gz")
+    real = nibabel.save
+    count = []
+
+    def dies(image, path):
+        count.append(path)
+        if len(count) == 3:
+            raise KeyboardInterrupt
+        real(image, path)
+
+    monkeypatch.setattr(nibabel, "save", dies)
+    with pytest.raises(KeyboardInterrupt):
+        predict(net(), PLACEMENT, [source], tmp_path / "out", **FEW)
+    monkeypatch.undo()
+    assert not (tmp_path / "out" / "a" / "case.json").exists()
+    assert not list((tmp_path / "out").rglob(".part-*"))
+    assert len(predict(net(), PLACEMENT, [source], tmp_path / "out", **FEW)) == 1
+
+
+def test_the_model_is_afterwards_what_it_was(tmp_path, untouched):
+    source, model = write(tmp_path / "a.nii.gz"), net()
+    with untouched(model):
+        predict(model, PLACEMENT, [source], tmp_path / "out", **FEW)
+
+
+def test_the_plan_says_what_would_be_done(tmp_path):
+    sources = [write(tmp_path / f"{name}.nii.gz", seed=i) for i, name in enumerate("ab")]
+    options = {name: value for name, value in FEW.items() if name != "progress"}
+    predict(net(), PLACEMENT, sources[:1], tmp_path / "out", **FEW)
+    plan = planned(net(), PLACEMENT, sources, tmp_path / "out", **options)
+    windows_each = len(Windows((9, 8, 7), (6, 6, 4), 0.25).origins())
+    assert plan.done == ("a",)
+    assert plan.windows == {"a": windows_each, "b": windows_each}
+    assert f"b: 1 × 9×8×7, {windows_each} windows × 6 passes" in str(plan)
+    assert "a: 1 × 9×8×7, done" in str(plan)
+    assert not (tmp_path / "out" / "b").exists()
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def holed(path):
+    values = np.random.default_rng(0).normal(size=(9, 8, 7)).astype(np.float32)
+    values[1, 2, 3] = np.nan
+    return write(path, values=values)
+
+
+BAD = {
+    "text.nii.gz": (lambda p: p.write_text("no volume") and p, "NIfTI"),
+    "scan.dcm": (lambda p: p.write_bytes(b"DICM") and p, "NIfTI"),
+    "holes.nii.gz": (holed, "1 NaN"),
+    "slice.nii.gz": (lambda p: write(p, (9, 8, 1)), "more than one slice"),
+    "flat.nii.gz": (lambda p: write(p, values=np.ones((9, 8, 7), np.float32)), "percentile"),
+    "four.nii.gz": (lambda p: write(p, (9, 8, 7, 2)), "channels"),
+    "five.nii.gz": (lambda p: write(p, (9, 8, 7, 1, 2)), "three axes"),
+    "complex.nii.gz": (lambda p: write(p, values=np.ones((9, 8, 7), np.complex64)), "real numbers"),
+}
+
+
+@pytest.mark.parametrize("name", list(BAD))
+@pytest.mark.parametrize("first", [True, False])
+def test_a_bad_file_among_the_others_is_named_before_any_work(tmp_path, name, first):
+    make, words = BAD[name]
+    bad, good = make(tmp_path / name), write(tmp_path / "good.nii.gz")
+    with pytest.raises(BadInput, match=words) as caught:
+        predict(net(), PLACEMENT, [bad, good] if first else [good, bad], tmp_path / "out", **FEW)
+    assert name in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_truncated_file_is_named(tmp_path):
+    whole = write(tmp_path / "whole.nii.gz", (20, 20, 20))
+    cut = tmp_path / "cut.nii.gz"
+    cut.write_bytes(whole.read_bytes()[:-2000])
+    with pytest.raises(BadInput, match=r"cut\.nii\.gz"):
+        predict(net(), PLACEMENT, [cut], tmp_path / "out", **FEW)
+
+
+def test_a_file_whose_bits_are_broken_is_named(tmp_path):
+    path = write(tmp_path / "broken.nii.gz", (20, 20, 20))
+    there = bytearray(path.read_bytes())
+    there[len(there) // 2 : len(there) // 2 + 8] = b"\xff" * 8
+    path.write_bytes(bytes(there))
+    with pytest.raises(BadInput, match=r"broken\.nii\.gz"):
+        predict(net(), PLACEMENT, [path], tmp_path / "out", **FEW)
+
+
+def test_a_stray_file_or_channel_in_a_folder_is_named(tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    write(folder / "x_0000.nii.gz")
+    write(folder / "x_0001.nii.gz")
+    write(folder / "y_0000.nii.gz")
+    with pytest.raises(BadInput, match="2 channels") as caught:
+        find_cases([folder])
+    assert "'0000'" in str(caught.value)
+    assert "y" in str(caught.value)
+    (folder / "notes.txt").write_text("hello")
+    with pytest.raises(BadInput, match=r"notes\.txt"):
+        find_cases([folder])
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(BadInput, match="empty"):
+        find_cases([empty])
+
+
+def test_channels_must_lie_in_one_place(tmp_path):
+    moved = AFFINE.copy()
+    moved[0, 3] += 5
+    a, b, c = (tmp_path / f"{name}.nii.gz" for name in "abc")
+    write(a), write(b, affine=moved), write(c, (9, 8, 6))
+    with pytest.raises(BadInput, match=r"affine.*b\.nii\.gz"):
+        find_cases([f"{a},{b}"])
+    with pytest.raises(BadInput, match=r"shape.*c\.nii\.gz"):
+        find_cases([f"{a},{c}"])
+    with pytest.raises(BadInput, match="names of their own"):
+        find_cases([a, a])
+    with pytest.raises(BadInput, match="exists"):
+        find_cases([tmp_path / "nowhere.nii.gz"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"measures": ("blad",)}, "bald"),
+        ({"passes": 0}, "at least one pass"),
+        ({"batch_size": 0}, "window"),
+        ({"scale": "zscore"}, "scale"),
+        ({"colour": 1}, "options"),
+        ({"roi": (6, 6, 4, 2)}, "sides"),
+    ],
+)
+def test_bad_options(tmp_path, options, words):
+    source = write(tmp_path / "a.nii.gz")
+    with pytest.raises(BadInput, match=words):
+        predict(net(), PLACEMENT, [source], tmp_path / "out", **(FEW | options))
+
+
+def test_a_window_the_network_cannot_take_and_a_network_that_is_no_segmentation(tmp_path):
+    source = write(tmp_path / "odd.nii.gz", (9, 8, 7))
+    with pytest.raises(BadInput, match="--roi") as caught:
+        predict(Tiny().eval(), "inner=0.5", [source], tmp_path / "out", passes=3, progress=False)
+    assert "odd.nii.gz" in str(caught.value)
+    assert (
+        len(predict(Tiny().eval(), "inner=0.5", [source], tmp_path / "out", passes=3, roi=(4, 4, 4), progress=False))
+        == 1
+    )
+    strided = nn.Sequential(nn.Conv3d(1, 4, 3, stride=2), nn.ReLU(), nn.Conv3d(4, 2, 1))
+    with pytest.raises(BadInput, match="every voxel"):
+        predict(strided, "0=0.5", [source], tmp_path / "other", passes=3, progress=False)
+
+
+def test_noise_that_does_nothing_is_refused(tmp_path):
+    model = net()
+    with torch.no_grad():
+        model[4].weight.zero_()
+    assert not audit(model, PLACEMENT, torch.rand(2, 1, 6, 6, 4)).ok
+    with pytest.raises(AuditFailed):
+        predict(model, PLACEMENT, [write(tmp_path / "a.nii.gz")], tmp_path / "out", **FEW)
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+MODEL = """
+import torch
+from torch import nn
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv3d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv3d(4, 3, 1)).eval()
+"""
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["predict", *map(str, arguments)])
+
+
+def test_the_command(tmp_path):
+    (tmp_path / "net.py").write_text(MODEL)
+    source = write(tmp_path / "a.nii.gz")
+    common = [f"{tmp_path / 'net.py'}:model", "--placement", "0=0.5", "--image", source, "--out", tmp_path / "out"]
+    common += ["--roi", "6x6x4", "--passes", "4", "--measures", "averaged_variance, predictive_entropy"]
+    plan = run(*common, "--dry-run", "--json")
+    assert plan.exit_code == 0, plan.output
+    assert json.loads(plan.stdout)["files"] == [
+        "prediction.nii.gz", "averaged_variance.nii.gz", "predictive_entropy.nii.gz"
+    ]  # fmt: skip
+    assert not (tmp_path / "out").exists()
+    assert "4 passes" in run(*common, "--dry-run").stdout
+    done = run(*common, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["cases"][0]["case"] == "a"
+    assert set(maps_in(tmp_path / "out" / "a")) == {
+        "prediction.nii.gz", "averaged_variance.nii.gz", "predictive_entropy.nii.gz"
+    }  # fmt: skip
+    assert "1 cases in" in run(*common).stdout
+
+
+def test_the_command_names_what_is_wrong(tmp_path):
+    (tmp_path / "net.py").write_text(MODEL)
+    (tmp_path / "a.nii.gz").write_text("no")
+    common = [f"{tmp_path / 'net.py'}:model", "--placement", "0=0.5", "--out", tmp_path / "out"]
+    failed = run(*common, "--image", tmp_path / "a.nii.gz")
+    assert failed.exit_code == 2
+    assert "a.nii.gz" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    wrong = run(*common, "--image", write(tmp_path / "b.nii.gz"), "--roi", "large")
+    assert wrong.exit_code == 2
+    assert "--roi" in wrong.stderr
+
+
+# --- real volumes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not os.environ.get("DROPSCOPE_DATA"), reason="DROPSCOPE_DATA names no folder of real volumes")
+def test_real_hippocampus_volumes(tmp_path):
+    folder = Path(os.environ["DROPSCOPE_DATA"]) / "Task04_Hippocampus" / "imagesTr"
+    sources = sorted(folder.glob("*.nii.gz"))[:2]
+    table = predict(net(), PLACEMENT, sources, tmp_path / "out", passes=3, roi=(32, 32, 32), progress=False)
+    assert len(table) == 2
+    for source in sources:
+        image = nibabel.load(source)
+        made = nibabel.load(tmp_path / "out" / source.name.removesuffix(".nii.gz") / "averaged_entropy.nii.gz")
+        assert made.shape == image.shape
+        np.testing.assert_array_equal(made.affine, image.affine)
