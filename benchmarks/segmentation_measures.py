@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 from dropscope.engine.session import precise
-from dropscope.measures import S3, TABLE
+from dropscope.measures import SEGMENTATION, TABLE
 from dropscope.statistics.running import PassStatistics
 from dropscope.studies.segmentation_measures.unet import UNet
 from timing import machine, milliseconds, ratio, table
 
 SHAPE, CLASSES, PASSES, BINS, FLOOR = (128, 128, 16), 3, 50, 100, 1e-7
-NEEDS = {"sum_p"}.union(*(TABLE[name].needs for name in S3))
+NEEDS = {"sum_p"}.union(*(TABLE[name].needs for name in SEGMENTATION))
 SAMPLE = 1000  # voxels, for what is too slow to run on all
 
 
@@ -51,7 +51,7 @@ def ours(samples: Tensor, at_once: int) -> dict[str, Tensor]:
     kept = PassStatistics(NEEDS)
     for begin in range(0, len(samples), at_once):
         kept.update(samples[begin : begin + at_once].movedim(2, -1), passes_dim=0, check=False)
-    return {name: TABLE[name](kept) for name in S3}
+    return {name: TABLE[name](kept) for name in SEGMENTATION}
 
 
 def vectorised(samples: np.ndarray) -> dict[str, np.ndarray]:
@@ -75,7 +75,7 @@ def vectorised(samples: np.ndarray) -> dict[str, np.ndarray]:
 
 def voxel_by_voxel(samples: np.ndarray, voxels: np.ndarray) -> dict[str, np.ndarray]:
     """The same for some voxels, one after the other, with numpy.histogram."""
-    found = {name: np.empty(len(voxels)) for name in S3}
+    found = {name: np.empty(len(voxels)) for name in SEGMENTATION}
     for i, v in enumerate(voxels):
         one = samples[:, :, v]
         shares = [np.histogram(one[:, c], bins=BINS, range=(0, 1))[0] / len(one) for c in range(one.shape[1])]
@@ -116,7 +116,7 @@ def on_cpu(rounds: int) -> None:
         for name in names
     ]  # fmt: skip
     print(table(["", "wall, ms", "", "processor, ms", ""], rows))
-    for name in S3:
+    for name in SEGMENTATION:
         got = last[names[0]][name].flatten().numpy()
         off = np.abs(got - last[names[2]][name]).max()
         edge = np.abs(got[few] - last[names[3]][name]).max()
@@ -128,7 +128,7 @@ def peak(passes: int) -> None:
     make, kept = Passes(), PassStatistics(NEEDS)
     for _ in range(passes):
         kept.update(make().movedim(1, -1), check=False)
-    for name in S3:
+    for name in SEGMENTATION:
         TABLE[name](kept)
     # Not ru_maxrss: a process starts with that of the one that started it.
     status = Path("/proc/self/status").read_text().splitlines()
@@ -172,7 +172,7 @@ def on_cuda(rounds: int) -> None:
 
     def read() -> None:
         kept.derived.clear()
-        for name in S3:
+        for name in SEGMENTATION:
             TABLE[name](kept)
 
     with torch.no_grad(), precise():
@@ -194,7 +194,7 @@ def on_cuda(rounds: int) -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
     print(table([f"{PASSES} passes", "ms", "µs a pass", "measure stage, of it"], rows))
     slow = ours(torch.stack(samples).cpu(), 10)
-    for name in S3:
+    for name in SEGMENTATION:
         print(
             f"{name}: largest difference from the CPU {float((TABLE[name](kept).cpu() - slow[name]).abs().max()):.1e}"
         )

@@ -1,27 +1,35 @@
-"""Files that are there whole or not at all: written beside their place, then renamed."""
+"""Atomic file writes, and folders that hold one run.
+
+A file is complete or absent: it is written beside its place, then renamed. A folder belongs to the specification that
+was written into it first.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-PART = ".part-"  # what a kill between writing and renaming leaves begins with this
+from dropscope.errors import BadInput, Phrase, first_line
+
+PART = ".part-"  # prefix of what a kill between writing and renaming leaves behind
 
 
-def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
-    """Lets `write` fill a temporary file of the same ending, then gives it its name, on disk as well.
+def atomic_write(path: Path, write: Callable[[Path], object]) -> Path:
+    """Lets `write` fill a temporary file of the same suffix, then renames it to `path`, flushed to disk.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     at = write_whole(Path(folder) / "below" / "a.txt", lambda part: part.write_text("x"))
+    ...     at = atomic_write(Path(folder) / "below" / "a.txt", lambda part: part.write_text("x"))
     ...     at.read_text(), [p.name for p in at.parent.iterdir()]
     ('x', ['a.txt'])
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    ending = ".nii.gz" if path.name.endswith(".nii.gz") else path.suffix
-    handle, name = tempfile.mkstemp(prefix=PART, suffix=ending, dir=path.parent)
+    suffix = ".nii.gz" if path.name.endswith(".nii.gz") else path.suffix
+    handle, name = tempfile.mkstemp(prefix=PART, suffix=suffix, dir=path.parent)
     os.close(handle)
     try:
         write(Path(name))
@@ -33,3 +41,35 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> Path:
         Path(name).unlink(missing_ok=True)
         raise
     return path
+
+
+def same_spec(known: Mapping[str, Any], wanted: Mapping[str, Any], record: Path, remedy: str) -> None:
+    """Refuses a folder that holds another run.
+
+    Args:
+        known: The specification in the folder.
+        wanted: The specification of this run, in values that JSON can hold.
+        record: The file that `known` was read from.
+        remedy: What to do instead.
+
+    Raises:
+        BadInput: Where the two differ; `received` names the fields.
+    """
+    agreed = json.loads(json.dumps(dict(wanted), sort_keys=True))
+    differing = sorted(key for key in {*known, *agreed} if known.get(key) != agreed.get(key))
+    if differing:
+        got = Phrase(f"other values for {', '.join(differing)} than in {record}")
+        raise BadInput("out must hold one run", "out", got, remedy)
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file of ours holds.
+
+    Raises:
+        BadInput: Where it cannot be read; the remedy is to restore or to remove it.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        remedy = "restore the file, or remove it and run again"
+        raise BadInput(f"{path.name} must be readable JSON", str(path), Phrase(first_line(error)), remedy) from error

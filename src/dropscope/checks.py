@@ -1,4 +1,4 @@
-"""Checks of single arguments, used by every room: a rate, a choice, a number of passes."""
+"""Checks of single arguments, used by every room: a rate, a choice, a count, a seed."""
 
 from __future__ import annotations
 
@@ -10,26 +10,37 @@ from dropscope.errors import BadInput, nearest
 
 
 def check_rate(value: object, name: str) -> float:
-    """The rate as a plain float, or the error that says what a rate is; `name` says whose it is."""
+    """The rate as a plain float; `name` says whose it is."""
     number = finite_number(value)
     if number is None or not 0 <= number < 1:
         remedy = "write the probability of dropping, such as 0.5; 0 switches a site off"
-        raise BadInput("a rate is a number of at least 0 and below 1", name, value, remedy)
+        raise BadInput(f"{name} must be in [0, 1)", name, value, remedy)
     return number
 
 
 def check_choice(value: object, name: str, valid: Iterable[str]) -> str:
-    """The value, if it is one of the valid words; else the error that suggests the nearest."""
+    """The value, if it is one of the valid words."""
     words = tuple(valid)
     if isinstance(value, str) and value in words:
         return value
-    raise BadInput(f"{name} is one of {', '.join(words)}", name, value, nearest(str(value), words))
+    raise BadInput(f"{name} must be one of {', '.join(words)}", name, value, nearest(str(value), words))
+
+
+def check_count(value: object, name: str, example: int) -> int:
+    """The value, if it is a whole number of at least 1; `example` is the remedy's."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise BadInput(f"{name} must be a whole number of at least 1", name, value, f"write {name}={example}")
+    return value
 
 
 def check_passes(passes: object) -> int:
-    if not isinstance(passes, int) or isinstance(passes, bool) or passes < 1:
-        raise BadInput("there is at least one pass", "passes", passes, "write passes=100")
-    return passes
+    return check_count(passes, "passes", 100)
+
+
+def check_seed(seed: object) -> int:
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise BadInput("seed must be a whole number", "seed", seed, "write seed=0")
+    return seed
 
 
 def finite_number(value: object) -> float | None:

@@ -4,58 +4,85 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 from pathlib import Path
 
+import psutil
 import torch
 
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, first_line
 
-_SHARE = 0.6
-_UNKNOWN = 2 << 30
+_SHARE = 0.6  # of what is free
 _UNITS = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "": 1}
+# (limit, use) of the control group a container gives its processes: version 2, then version 1.
+_CGROUPS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def as_device(device: str | torch.device | None) -> torch.device:
+    """The device that was asked for, with its index; None takes the GPU where there is one.
+
+    Raises:
+        BadInput: Where torch does not know the device, or this machine does not have it.
+
+    >>> as_device("cpu")
+    device(type='cpu')
+    """
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        remedy = "write device='cpu' or device='cuda'"
+        raise BadInput("device must be one that torch knows", "device", str(device), remedy) from error
+    if found.type == "cuda":
+        if not torch.cuda.is_available():
+            remedy = "use device='cpu'"
+            raise BadInput("device must be available on this machine", "device", str(device), remedy)
+        if found.index is not None and found.index >= torch.cuda.device_count():
+            remedy = f"this machine has {torch.cuda.device_count()}: use device='cuda:0'"
+            raise BadInput("device must be available on this machine", "device", str(device), remedy)
+        return torch.device("cuda", found.index if found.index is not None else torch.cuda.current_device())
+    if found.type != "cpu":
+        try:
+            torch.zeros(1, device=found)
+        except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
+            remedy = "use device='cpu'"
+            what = f"device must be available on this machine ({first_line(error, 80)})"
+            raise BadInput(what, "device", str(device), remedy) from error
+    return found
 
 
 def runs_kernels(device: torch.device) -> bool:
     """Whether our Triton kernels run there."""
-    return device.type == "cuda" and _has_triton()
+    return device.type == "cuda" and has_triton()
 
 
 @functools.cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def device_named(device: str | torch.device | None) -> torch.device:
-    """The device that was asked for, if this machine has it; else the GPU where there is one.
-
-    >>> device_named("cpu")
-    device(type='cpu')
-    """
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-    except RuntimeError as error:
-        raise BadInput("a device is one torch knows", "--device", str(device), "write cpu or cuda") from error
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise BadInput("a device is one this machine has", "--device", str(device), "write --device cpu")
-    return found
-
-
 def free_bytes(device: torch.device) -> int:
-    """What a run may plan with: 60 % of what is free now."""
+    """What a run may plan with: 60 % of what is free now, within the limits of a container."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # ours, and unused
         return int((torch.cuda.mem_get_info(device)[0] + cached) * _SHARE)
-    info = Path("/proc/meminfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(int(line.split()[1]) * 1024 * _SHARE)
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _SHARE / 2)
-    return _UNKNOWN
+    return int(min([psutil.virtual_memory().available, *_left_in_container()]) * _SHARE)
+
+
+def _left_in_container() -> list[int]:
+    """Bytes that the control groups of this process leave; none where there is no limit."""
+    left = []
+    for limit, used in _CGROUPS:
+        try:
+            text = Path(limit).read_text().strip()
+            if text != "max":
+                left.append(max(int(text) - int(Path(used).read_text()), 1 << 20))
+        except (OSError, ValueError):
+            continue
+    return left
 
 
 def memory_bytes(memory: int | str, device: torch.device) -> int:
@@ -71,10 +98,9 @@ def memory_bytes(memory: int | str, device: torch.device) -> int:
     unit = text[len(number) :].strip()
     try:
         value = int(float(number) * _UNITS[unit])
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         value = 0
     if value < 1 << 20:
-        raise BadInput(
-            "a memory budget is at least 1 MiB", "memory", memory, "write memory='4GiB', a number of bytes, or 'auto'"
-        )
+        remedy = "write memory='4GiB', a number of bytes, or memory='auto'"
+        raise BadInput("memory must be at least 1 MiB", "memory", memory, remedy)
     return value

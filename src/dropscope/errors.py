@@ -1,7 +1,7 @@
-"""What Dropscope raises. One form everywhere: the rule, the value received with its name, what to write instead.
+"""Errors with one form: what must hold, the value received, and what to write instead.
 
-`BadInput` is the user's to mend (exit code 2); `AuditFailed` says that a run would not mean what it claims (exit code
-1). Every other module raises these; none of them catches them but the command line.
+`BadInput` is for the user to fix (exit code 2); `AuditFailed` says that a run would not mean what it claims (exit code
+1). Every room raises these; only the command line catches them.
 """
 
 from __future__ import annotations
@@ -9,36 +9,67 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_SHOWN = 200  # characters of a received value
+
 
 class DropscopeError(Exception):
     """Base of everything Dropscope raises on purpose."""
 
 
-class BadInput(DropscopeError, ValueError):
-    """A rule was broken by something the caller passed in.
+class Phrase(str):
+    """A received value that is better said than shown: printed as it is, without quotes."""
 
-    >>> raise BadInput("a rate is at least 0 and below 1", "rate of 'fc1'", 1.0, "write fc1=0.9")
-    Traceback (most recent call last):
-    dropscope.errors.BadInput: a rate is at least 0 and below 1; got 1.0 for rate of 'fc1'. Instead: write fc1=0.9
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class BadInput(DropscopeError, ValueError):
+    """An argument that cannot be used.
+
+    Args:
+        what: What must hold, as a clause: "rate of 'fc1' must be in [0, 1)".
+        name: The argument, as it is written in Python. The command line translates it into its option.
+        received: The value. A `Phrase` is printed without quotes.
+        remedy: What to write instead: "write fc1=0.9".
+
+    Attributes:
+        what: As given.
+        name: As given. Tests and callers rely on it, not on the sentence.
+        received: As given.
+        remedy: As given.
+
+    Examples:
+        >>> raise BadInput("rate of 'fc1' must be in [0, 1)", "rate of 'fc1'", 1.0, "write fc1=0.9")
+        Traceback (most recent call last):
+        dropscope.errors.BadInput: rate of 'fc1' must be in [0, 1), got 1.0. Write fc1=0.9.
     """
 
-    def __init__(self, rule: str, name: str, received: object, remedy: str) -> None:
-        self.rule, self.name, self.received, self.remedy = rule, name, received, remedy
-        shown = repr(received)
-        shown = shown if len(shown) <= 200 else shown[:197] + "..."
-        super().__init__(f"{rule}; got {shown} for {name}. Instead: {remedy}")
+    def __init__(self, what: str, name: str, received: object, remedy: str) -> None:
+        self.what, self.name, self.received, self.remedy = what, name, received, remedy
+        super().__init__(sentence(what, received, remedy))
 
     def __reduce__(self) -> tuple[type, tuple[str, str, object, str]]:
-        return type(self), (self.rule, self.name, self.received, self.remedy)
+        return type(self), (self.what, self.name, self.received, self.remedy)
 
 
 class MissingExtra(BadInput):
-    """A feature needs a package that is not installed."""
+    """A feature whose package is not installed.
+
+    Args:
+        feature: What was asked for.
+        package: The package it needs.
+        extra: The extra of Dropscope that installs it.
+
+    Examples:
+        >>> str(MissingExtra("reading NIfTI files", "nibabel", "medical"))
+        "reading NIfTI files needs the package 'nibabel', got no such package. Run pip install 'dropscope[medical]'."
+    """
 
     def __init__(self, feature: str, package: str, extra: str) -> None:
-        super().__init__(
-            f"{feature} needs the package {package!r}", "import", None, f"pip install 'dropscope[{extra}]'"
-        )
+        what, remedy = f"{feature} needs the package {package!r}", f"run pip install 'dropscope[{extra}]'"
+        super().__init__(what, package, Phrase("no such package"), remedy)
         self._arguments = (feature, package, extra)
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:  # type: ignore[override]
@@ -49,8 +80,30 @@ class AuditFailed(DropscopeError, RuntimeError):
     """Noise that was asked for did not take effect as asked, or something else moved."""
 
 
+def sentence(what: str, received: object, remedy: str) -> str:
+    """The text of an error: what must hold, the value, the remedy.
+
+    >>> sentence("passes must be at least 1", 0, "write passes=100")
+    'passes must be at least 1, got 0. Write passes=100.'
+    """
+    shown = repr(received)
+    shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + "..."
+    advice = remedy[:1].upper() + remedy[1:]
+    return f"{what}, got {shown}. {advice}" + ("" if advice.endswith((".", "?", "!")) else ".")
+
+
+def first_line(error: BaseException, length: int = 160) -> str:
+    """The first line of what an exception says, or its class where it says nothing.
+
+    >>> first_line(ValueError("two\\nlines")), first_line(KeyError())
+    ('two', 'KeyError')
+    """
+    lines = str(error).strip().splitlines()
+    return lines[0][:length] if lines else type(error).__name__
+
+
 def nearest(name: str, valid: Iterable[str], count: int = 3) -> str:
-    """Words for the remedy: the valid names closest to what was written.
+    """A remedy: the valid names closest to what was written.
 
     >>> nearest("cnv1", ["conv1", "conv2", "fc1"])
     "did you mean 'conv1' or 'conv2'?"

@@ -295,8 +295,8 @@ TABLE: dict[str, Measure] = {
         Measure("margin", margin, ("sum_p",), "[0, 1]", "Scheffer et al. 2001"),
     )
 }
-S1 = ("variation_predicted", "variation_max", "predictive_entropy", "expected_entropy", "bald")
-S3 = ("averaged_variance", "averaged_entropy", "bhattacharyya", "kullback_leibler")
+DEFAULT = ("variation_predicted", "variation_max", "predictive_entropy", "expected_entropy", "bald")
+SEGMENTATION = ("averaged_variance", "averaged_entropy", "bhattacharyya", "kullback_leibler")
 
 
 def resolve(measures: Sequence[str | Callable[..., Tensor] | Measure] | None = None) -> list[Measure]:
@@ -310,7 +310,7 @@ def resolve(measures: Sequence[str | Callable[..., Tensor] | Measure] | None = N
     """
     if isinstance(measures, str) or callable(measures):
         measures = [measures]
-    rows = [_row(measure) for measure in (S1 if measures is None else measures)]
+    rows = [_row(measure) for measure in (DEFAULT if measures is None else measures)]
     names = [row.name for row in rows]
     if not names or len(set(names)) < len(names):
         remedy = "name each measure once (functions by a __name__ of their own)"

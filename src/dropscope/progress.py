@@ -11,10 +11,10 @@ _QUIET_SECONDS = 2.0  # work shorter than this shows nothing
 _LINE_SECONDS = 15.0
 
 
-def humane(number: float) -> str:
+def format_count(number: float) -> str:
     """A count a person reads at a glance.
 
-    >>> humane(10_000_000_000), humane(1234), humane(7)
+    >>> format_count(10_000_000_000), format_count(1234), format_count(7)
     ('10.0 G', '1.2 k', '7')
     """
     for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -23,22 +23,22 @@ def humane(number: float) -> str:
     return f"{number:.0f}"
 
 
-def pace(count: float, seconds: float, unit: str) -> str:
+def format_pace(count: float, seconds: float, unit: str) -> str:
     """How fast work goes, in the largest unit of time that gives a number a person can picture.
 
-    >>> pace(5e9, 2.0, "predictions"), pace(4, 60.0, "networks"), pace(1, 1800.0, "networks")
+    >>> format_pace(5e9, 2.0, "predictions"), format_pace(4, 60.0, "networks"), format_pace(1, 1800.0, "networks")
     ('2.5 G predictions/s', '4.0 networks/min', '2.0 networks/h')
     """
     rate = count / max(seconds, 1e-9)
     if rate >= 1:
-        return f"{humane(rate)} {unit}/s"
+        return f"{format_count(rate)} {unit}/s"
     return f"{60 * rate:.1f} {unit}/min" if 60 * rate >= 1 else f"{3600 * rate:.1f} {unit}/h"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time a person reads at a glance.
 
-    >>> duration(44.6), duration(2488), duration(9000)
+    >>> format_duration(44.6), format_duration(2488), format_duration(9000)
     ('45 s', '41 min', '2.5 h')
     """
     if seconds < 100:
@@ -47,7 +47,7 @@ def duration(seconds: float) -> str:
 
 
 @contextmanager
-def progress(
+def track(
     what: str, total: int, unit: str = "predictions", show: bool | None = None
 ) -> Iterator[Callable[[int], None]]:
     """Yields `tick(count)`. `show` None: a bar where standard error is a terminal, lines elsewhere; False: nothing."""
@@ -76,8 +76,8 @@ def _bar(what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
 
         def tick(count: int) -> None:
             done = bar.tasks[task].completed + count
-            seconds = time.monotonic() - started
-            bar.update(task, advance=count, rate=pace(done, seconds, unit))
+            rate = format_pace(done, time.monotonic() - started, unit) if done else ""
+            bar.update(task, advance=count, rate=rate)
 
         yield tick
 
@@ -90,10 +90,10 @@ def _lines(what: str, total: int, unit: str) -> Callable[[int], None]:
         nonlocal done, last
         done += count
         now = time.monotonic()
-        if now - started > _QUIET_SECONDS and now - last > _LINE_SECONDS:
+        if done and now - started > _QUIET_SECONDS and now - last > _LINE_SECONDS:  # nothing done has no pace
             last = now
             taken = now - started
-            left = duration((total - done) * taken / max(done, 1e-9))
-            print(f"{what}: {done / total:.0%}, {pace(done, taken, unit)}, {left} left", file=sys.stderr, flush=True)
+            pace, left = format_pace(done, taken, unit), format_duration((total - done) * taken / done)
+            print(f"{what}: {done / total:.0%}, {pace}, {left} left", file=sys.stderr, flush=True)
 
     return tick

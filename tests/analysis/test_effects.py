@@ -173,7 +173,7 @@ def test_an_unknown_column_is_named() -> None:
 
 
 def test_twins_count_once() -> None:
-    rows = rows_of(["a=0.1", "b=0.1"], twin_of=[None, "a=0.1"])
+    rows = rows_of(["a=0.1", "b=0.1"], equivalent_to=[None, "a=0.1"])
     assert computed(rows)["placement"].tolist() == ["a=0.1"]
     assert len(computed(rows_of(["a=0.1", "b=0.1"]))) == 2
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dropscope.errors import BadInput
-from dropscope.injection.resolution import Live, resolve
+from dropscope.injection.resolution import SiteNoise, resolve
 from dropscope.injection.sites import SiteMap, examine
 from dropscope.model import inputs
 from dropscope.placement.placement import Placement
@@ -218,7 +218,7 @@ def test_a_placement_that_ends_up_with_nothing_live_is_refused(cifar: SiteMap) -
 # --- masks and noises -------------------------------------------------------------------------------------------------
 
 
-def live(text: str, found: SiteMap) -> Live:
+def live(text: str, found: SiteMap) -> SiteNoise:
     (spec,) = resolve(Placement.parse(text), found).values()
     return spec
 

@@ -15,8 +15,8 @@ def test_there_are_no_kernels_on_a_cpu() -> None:
 
 def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert machine.device_named(None) == torch.device("cpu")
+    assert machine.as_device(None) == torch.device("cpu")
     with pytest.raises(BadInput, match="this machine has"):
-        machine.device_named("cuda")
+        machine.as_device("cuda")
     with pytest.raises(BadInput, match="torch knows"):
-        machine.device_named("gpu")
+        machine.as_device("gpu")

@@ -10,7 +10,7 @@ from dropscope.errors import AuditFailed, BadInput, DropscopeError, MissingExtra
 def test_a_bad_input_says_rule_value_name_and_remedy():
     error = BadInput("a rate is below 1", "rate of 'fc1'", 1.5, "write fc1=0.5")
     assert str(error) == "a rate is below 1; got 1.5 for rate of 'fc1'. Instead: write fc1=0.5"
-    assert (error.rule, error.received) == ("a rate is below 1", 1.5)
+    assert (error.what, error.received) == ("a rate is below 1", 1.5)
     assert (error.name, error.remedy) == ("rate of 'fc1'", "write fc1=0.5")
 
 

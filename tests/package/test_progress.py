@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dropscope import progress as progress_module
-from dropscope.progress import humane, progress
+from dropscope.progress import format_count, progress
 
 
 def test_counts_a_person_reads() -> None:
-    shown = [humane(n) for n in (0, 999, 1000, 1_500_000, 2e9, 3.2e12)]
+    shown = [format_count(n) for n in (0, 999, 1000, 1_500_000, 2e9, 3.2e12)]
     assert shown == ["0", "999", "1.0 k", "1.5 M", "2.0 G", "3.2 T"]
 
 

@@ -53,11 +53,11 @@ def both(model: nn.Module, placements: Any, given_data: Any, **more: Any) -> Run
 def test_rows_are_the_scores_of_uncertainty() -> None:
     run = ds.sweep(net(), ["0=.5", "0=.2,2=.5"], data(), passes=8, seed=3)
     assert list(run.rows.placement.unique()) == ["0=0.5", "0=0.2,2=0.5"]
-    assert list(run.rows.measure.unique()) == list(measures.S1)
+    assert list(run.rows.measure.unique()) == list(measures.DEFAULT)
     for placement in ("0=0.5", "0=0.2,2=0.5"):
         table = ds.uncertainty(net(), placement, data(), passes=8, seed=3)
         right = torch.tensor(table.correct.to_numpy())
-        for measure in measures.S1:
+        for measure in measures.DEFAULT:
             (row,) = run.rows[(run.rows.placement == placement) & (run.rows.measure == measure)].itertuples()
             found = scores.ranking_scores(torch.tensor(table[measure].to_numpy()), right)
             for name, value in found.items():
@@ -101,7 +101,7 @@ def test_a_grid_of_a_cnn() -> None:
 )
 def test_other_models(model: Any, inputs: Any, placements: list[str]) -> None:
     built = model() if model is zoo.resnet else model(False)
-    both(built, placements, _labelled(inputs()), measures=[*measures.S1, "variation_ratio", "averaged_entropy"])
+    both(built, placements, _labelled(inputs()), measures=[*measures.DEFAULT, "variation_ratio", "averaged_entropy"])
 
 
 def _labelled(x: Any) -> Any:
@@ -171,9 +171,9 @@ def test_groups_are_resampled_whole() -> None:
 def test_twins_are_computed_once_and_named() -> None:
     texts = ["0@before_activation=.5", "0@after_activation=.5", "0@output=.5", "2=.5"]
     run = both(net(), texts, data())
-    twins = run.rows[run.rows.twin_of.notna()]
+    twins = run.rows[run.rows.equivalent_to.notna()]
     assert set(twins.placement) == {"0@after_activation=0.5", "0@output=0.5"}
-    assert set(twins.twin_of) == {"0@before_activation=0.5"}
+    assert set(twins.equivalent_to) == {"0@before_activation=0.5"}
     assert run.rows.placement.unique().tolist() == [str(ds.Placement(t)) for t in texts]
     kept = ds.sweep(net(), texts, data(), passes=4, keep="all", progress=False).rows.set_index(["placement", "measure"])
     for name in ("aurc_low", "aurc_high", "aurc_minus_baseline_low"):  # the same numbers, so the same intervals

@@ -15,9 +15,9 @@ from dropscope.engine.cost import Blocks
 from dropscope.engine.executor import Engine
 from dropscope.engine.graph import Captured, capture
 from dropscope.engine.loop import passes_of
-from dropscope.engine.session import Setting, prepare
+from dropscope.engine.session import Session, prepare
 from dropscope.engine.tree import Plan, grow
-from dropscope.injection.resolution import Live, resolve
+from dropscope.injection.resolution import SiteNoise, resolve
 from dropscope.model.outputs import probabilities
 from dropscope.placement.placement import Placement
 from dropscope.tracing.visitor import Point
@@ -41,7 +41,7 @@ MODELS = {
 class Case:
     """A model with every value that can be folded marked in one graph."""
 
-    setting: Setting
+    setting: Session
     captured: Captured
     points: tuple[Point, ...]
 
@@ -74,7 +74,7 @@ def plan_of(model: nn.Module, inputs: object, placements: Sequence[Placement | s
     return grow(capture(setting.model, args, kwargs, {p for live in lives for p in live}), lives)
 
 
-def engine_of(case: Case, lives: Sequence[dict[Point, Live]]) -> Engine:
+def engine_of(case: Case, lives: Sequence[dict[Point, SiteNoise]]) -> Engine:
     setting = case.setting
     return Engine(
         grow(case.captured, lives),
@@ -85,7 +85,7 @@ def engine_of(case: Case, lives: Sequence[dict[Point, Live]]) -> Engine:
 
 
 @torch.no_grad()
-def shared_passes(case: Case, lives: Sequence[dict[Point, Live]], passes: int, blocks: Blocks) -> Tensor:
+def shared_passes(case: Case, lives: Sequence[dict[Point, SiteNoise]], passes: int, blocks: Blocks) -> Tensor:
     """`[placements, passes, n, classes, …]` by the tree, in blocks of the given sizes."""
     engine, batch = engine_of(case, lives), case.batch
     args, kwargs = case.setting.on_device(batch)
@@ -105,7 +105,7 @@ def shared_passes(case: Case, lives: Sequence[dict[Point, Live]], passes: int, b
 
 
 @torch.no_grad()
-def plain_passes(case: Case, lives: Sequence[dict[Point, Live]], passes: int) -> Tensor:
+def plain_passes(case: Case, lives: Sequence[dict[Point, SiteNoise]], passes: int) -> Tensor:
     """The same by the plain loop."""
     return torch.stack([torch.stack(list(passes_of(case.setting, live, case.batch, passes))) for live in lives])
 
@@ -114,7 +114,7 @@ RATES = (0.1, 0.25, 0.5, 0.8)
 
 
 @st.composite
-def placements(draw: st.DrawFn, case: Case, at_most: int = 4) -> list[dict[Point, Live]]:
+def placements(draw: st.DrawFn, case: Case, at_most: int = 4) -> list[dict[Point, SiteNoise]]:
     """A few placements over a few common points, as neighbours in a grid are, of one noise and mask kind."""
     noise = draw(st.sampled_from(["bernoulli", "bernoulli", "gaussian"]))
     mask = draw(st.sampled_from(["auto", "auto", "element", "channel"]))

@@ -138,7 +138,7 @@ def test_a_volume_is_measured_as_its_averaged_passes_are(shape, roi):
     first = windows.cut_out(windows.pad(image, found), found, found.origins()[0])
     setting = prepare(model, first[None])
     (live,) = setting.resolve([PLACEMENT])
-    rows = measures.resolve([*measures.S3, "variation_ratio", "predictive_entropy"])
+    rows = measures.resolve([*measures.SEGMENTATION, "variation_ratio", "predictive_entropy"])
     got = predict_volume(setting, live, image, found, rows, passes=5, batch_size=1)
     passes = by_hand(model, image, found, 5)
     assert torch.equal(got.prediction, passes.double().mean(0).argmax(1)[0])
@@ -235,7 +235,7 @@ def test_maps_have_the_geometry_of_their_image(tmp_path, kind):
     source = write(tmp_path / "case.nii.gz", (9, 8, 7), kind=kind)
     table = predict(net(), PLACEMENT, [source], tmp_path / "out", **FEW)
     image = nibabel.load(source)
-    names = {"prediction.nii.gz", *(f"{name}.nii.gz" for name in measures.S3)}
+    names = {"prediction.nii.gz", *(f"{name}.nii.gz" for name in measures.SEGMENTATION)}
     assert {path.name for path in (tmp_path / "out" / "case").iterdir()} == {*names, "case.json"}
     for name in names:
         made = nibabel.load(tmp_path / "out" / "case" / name)
@@ -274,7 +274,7 @@ def test_one_window_is_what_maps_gives(tmp_path):
     predict(net(), PLACEMENT, [source], tmp_path / "out", passes=6, progress=False)
     image = read_case(find_cases([source])[0])
     key = int(example_keys((image[None],), {})[0])
-    found = ds.maps(net(), PLACEMENT, image[None], passes=6, measures=measures.S3, ids=[f"{key}:(0, 0, 0)"])
+    found = ds.maps(net(), PLACEMENT, image[None], passes=6, measures=measures.SEGMENTATION, ids=[f"{key}:(0, 0, 0)"])
     made = maps_in(tmp_path / "out" / "case")
     assert np.array_equal(made["prediction.nii.gz"], found["prediction"][0].numpy())
     np.testing.assert_allclose(made["averaged_variance.nii.gz"], found["averaged_variance"][0].numpy(), atol=1e-6)

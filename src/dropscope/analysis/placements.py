@@ -106,11 +106,11 @@ def per_layer_rate(rows: pd.DataFrame, which: Literal["first", "last"], score: s
 def computed(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows without twins: what equals another placement by mathematics counts once.
 
-    >>> rows = pd.DataFrame({"placement": ["a@input=0.1", "b=0.1"], "twin_of": [None, "a@input=0.1"]})
+    >>> rows = pd.DataFrame({"placement": ["a@input=0.1", "b=0.1"], "equivalent_to": [None, "a@input=0.1"]})
     >>> computed(rows)["placement"].tolist()
     ['a@input=0.1']
     """
-    return rows[rows["twin_of"].isna()] if "twin_of" in rows else rows
+    return rows[rows["equivalent_to"].isna()] if "equivalent_to" in rows else rows
 
 
 def _names(layers: Sequence[str]) -> dict[tuple[str, int | None], tuple[int, bool]]:

@@ -11,7 +11,7 @@ from dropscope.cli.app import AsJson, DryRun, ModelName, Seed, app, words
 from dropscope.cli.console import print_json, records, stderr, stdout
 from dropscope.errors import BadInput
 from dropscope.loading import load_model
-from dropscope.measures import S3
+from dropscope.measures import SEGMENTATION
 from dropscope.volumes import planned
 from dropscope.volumes import predict as run_predict
 
@@ -31,7 +31,7 @@ def predict(
     ] = None,
     overlap: Annotated[float, typer.Option(help="Share of a window that the next one covers again.")] = 0.25,
     passes: Annotated[int, typer.Option(help="Passes.")] = 50,
-    measures: Annotated[str, typer.Option(help="Measures, comma-separated.")] = ",".join(S3),
+    measures: Annotated[str, typer.Option(help="Measures, comma-separated.")] = ",".join(SEGMENTATION),
     scale: Annotated[
         str, typer.Option(help="percentiles: of each channel the 5th becomes 0 and the 95th 1. Or none.")
     ] = "percentiles",

@@ -3,7 +3,7 @@
 from dropscope.engine.executor import possible
 from dropscope.engine.graph import CaptureFailed
 from dropscope.engine.loop import Block, passes_of, run_reference
-from dropscope.engine.session import Setting, precise, prepare
+from dropscope.engine.session import Session, precise, prepare
 from dropscope.engine.shared import Shared, Unit
 from dropscope.engine.summary import Explanation, explain, explain_loop, work_of
 
@@ -11,7 +11,7 @@ __all__ = [
     "Block",
     "CaptureFailed",
     "Explanation",
-    "Setting",
+    "Session",
     "Shared",
     "Unit",
     "explain",

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dropscope.data import Batch
-from dropscope.engine.session import Setting, precise
-from dropscope.injection import Live, disturbed
+from dropscope.engine.session import Session, precise
+from dropscope.injection import SiteNoise, disturbed
 from dropscope.statistics import PassStatistics
 from dropscope.tracing import Point
 
@@ -26,8 +26,8 @@ class Block:
 
 
 def run_reference(
-    setting: Setting,
-    lives: Sequence[dict[Point, Live]],
+    setting: Session,
+    lives: Sequence[dict[Point, SiteNoise]],
     passes: int,
     needs: Collection[str],
     tick: Callable[[int], None] = lambda predictions: None,
@@ -46,7 +46,7 @@ def run_reference(
         yield Block(batch, plain, parts)
 
 
-def passes_of(setting: Setting, live: dict[Point, Live], batch: Batch, passes: int) -> Iterator[Tensor]:
+def passes_of(setting: Session, live: dict[Point, SiteNoise], batch: Batch, passes: int) -> Iterator[Tensor]:
     """The probabilities of each pass of one placement on one batch."""
     args, kwargs = setting.on_device(batch)
     with disturbed(setting.model, live, setting.site_map, setting.seed, setting.masks) as noise:

@@ -14,16 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dropscope.checks import check_seed
 from dropscope.data import Batch, Data, check_labels, read_data
+from dropscope.device import as_device
 from dropscope.errors import BadInput
-from dropscope.injection import Live, SiteMap, disturbed, examine, resolve
+from dropscope.injection import SiteMap, SiteNoise, disturbed, examine, resolve
 from dropscope.model import Outputs, copied, device_of, moved, probabilities, state_kept, take, taken, unwrap
 from dropscope.placement import Placement, as_placement
 from dropscope.tracing import Point
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
+class Session:
     model: nn.Module
     data: Data
     site_map: SiteMap
@@ -47,10 +49,10 @@ class Setting:
         with disturbed(self.model, {}, self.site_map):
             return self.call(*self.on_device(batch))
 
-    def resolve(self, placements: Sequence[Placement | str]) -> list[dict[Point, Live]]:
+    def resolve(self, placements: Sequence[Placement | str]) -> list[dict[Point, SiteNoise]]:
         return [resolve(as_placement(placement), self.site_map) for placement in placements]
 
-    def with_data(self, data: Data) -> Setting:
+    def with_data(self, data: Data) -> Session:
         return replace(self, data=data)
 
 
@@ -68,7 +70,7 @@ def prepare(
     precision: str = "fp32",
     keys: Any = None,
     ignore_label: int | None = None,
-) -> Setting:
+) -> Session:
     """Reads and checks everything; raises `BadInput` before any pass is run."""
     model = unwrap(model)
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
@@ -77,11 +79,10 @@ def prepare(
         raise BadInput("precision is fp32", "precision", precision, "write precision='fp32'")
     if masks not in ("per_example", "per_pass"):
         raise BadInput("masks are drawn per_example or per_pass", "masks", masks, "write masks='per_example'")
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise BadInput("a seed is a whole number", "seed", seed, "write seed=0")
+    check_seed(seed)
     where = device_of(model)
-    if device is not None and _device(device) != where:
-        model, where = copy.deepcopy(model).to(_device(device)), _device(device)
+    if device is not None and as_device(device) != where:
+        model, where = copy.deepcopy(model).to(as_device(device)), as_device(device)
     read = data if isinstance(data, Data) else read_data(data, ids=ids, groups=groups, batch_size=batch_size, keys=keys)
     first = read.batches[0]
     some = take(*moved(first.args, first.kwargs, where), range(min(2, first.n)))
@@ -95,7 +96,7 @@ def prepare(
     if labels and labels[0].shape[1:] != shown.shape[2:]:
         remedy = "one class index per prediction: [N] for classification, [N, *spatial] for dense outputs"
         raise BadInput("labels have the shape of the predictions", "labels", tuple(labels[0].shape), remedy)
-    return Setting(model, read, site_map, outputs, where, seed, masks, shown.shape[1], shown.dim() > 2, ignore_label)
+    return Session(model, read, site_map, outputs, where, seed, masks, shown.shape[1], shown.dim() > 2, ignore_label)
 
 
 def _seen(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Outputs) -> tuple[SiteMap, Tensor]:
@@ -105,18 +106,6 @@ def _seen(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outpu
         own_args, own_kwargs = copied(args, kwargs)
         with disturbed(model, {}, site_map):
             return site_map, probabilities(model(*own_args, **own_kwargs), outputs)
-
-
-def _device(device: str | torch.device) -> torch.device:
-    try:
-        found = torch.device(device)
-    except RuntimeError as error:
-        raise BadInput("a device is one torch knows", "device", device, "write device='cpu' or 'cuda'") from error
-    if found.type == "cuda":
-        if not torch.cuda.is_available():
-            raise BadInput("a device is one this machine has", "device", str(device), "write device='cpu'")
-        return torch.device("cuda", found.index if found.index is not None else torch.cuda.current_device())
-    return found
 
 
 @contextmanager

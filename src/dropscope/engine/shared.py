@@ -20,10 +20,10 @@ from dropscope.engine.cost import Blocks, block_sizes, cost
 from dropscope.engine.executor import Engine, statistics_of
 from dropscope.engine.graph import Captured, CaptureFailed, capture
 from dropscope.engine.loop import Block, passes_of
-from dropscope.engine.session import Setting, precise
+from dropscope.engine.session import Session, precise
 from dropscope.engine.tree import Plan, Subtree, cut, grow, pick, pieces
 from dropscope.errors import BadInput
-from dropscope.injection import Live
+from dropscope.injection import SiteNoise
 from dropscope.model import flat, mapped, probabilities, take
 from dropscope.statistics import PassStatistics
 from dropscope.tracing import Point
@@ -60,7 +60,7 @@ class Shared:
     """Placements planned as a tree. Raises `CaptureFailed` where the model or a placement cannot be run so."""
 
     def __init__(
-        self, setting: Setting, lives: Sequence[dict[Point, Live]], passes: int, memory: int, fixed: bool = False
+        self, setting: Session, lives: Sequence[dict[Point, SiteNoise]], passes: int, memory: int, fixed: bool = False
     ) -> None:
         if setting.device.type == "cuda":
             setting = setting.with_data(setting.data.rebatched(_CUDA_EXAMPLES))  # few, large kernels
@@ -299,7 +299,7 @@ class Shared:
         return Block(batch, plain, shown)
 
 
-def _styles(lives: Sequence[dict[Point, Live]]) -> list[np.ndarray]:
+def _styles(lives: Sequence[dict[Point, SiteNoise]]) -> list[np.ndarray]:
     """Placement numbers, grouped so that within a group each site has one noise and one mask kind."""
     groups: list[tuple[dict[Point, tuple[str, str]], list[int]]] = []
     for number, live in enumerate(lives):

@@ -14,11 +14,11 @@ import torch
 
 from dropscope.engine.cost import bytes_of, cost
 from dropscope.engine.loop import passes_of
-from dropscope.engine.session import Setting, precise
+from dropscope.engine.session import Session, precise
 from dropscope.engine.shared import Forest, Shared
 from dropscope.engine.tree import Plan
-from dropscope.injection import Live
-from dropscope.progress import humane
+from dropscope.injection import SiteNoise
+from dropscope.progress import format_count
 from dropscope.tracing import Point
 
 
@@ -52,10 +52,12 @@ class Explanation:
         lines += [f"  merged: {line}" for line in self.merged]
         fewer = self.naive / max(self.multiply_adds, 1)
         lines.append(
-            f"multiply-adds: {humane(self.multiply_adds)}, {fewer:.0f}× fewer than {humane(self.naive)} of a loop"
+            f"multiply-adds: {format_count(self.multiply_adds)}, {fewer:.0f}× fewer than {format_count(self.naive)} of a loop"
         )
         less = self.naive_bytes / max(self.bytes_moved, 1)
-        lines.append(f"bytes written: {humane(self.bytes_moved)}, {less:.0f}× fewer than {humane(self.naive_bytes)}")
+        lines.append(
+            f"bytes written: {format_count(self.bytes_moved)}, {less:.0f}× fewer than {format_count(self.naive_bytes)}"
+        )
         lines.append(f"memory for values: {self.memory / 2**20:.0f} MiB; expected time: {self.seconds:.1f} s")
         return "\n".join(lines)
 
@@ -104,7 +106,7 @@ def explain(shared: Shared) -> Explanation:
     )
 
 
-def explain_loop(setting: Setting, lives: Sequence[dict[Point, Live]], passes: int) -> Explanation:
+def explain_loop(setting: Session, lives: Sequence[dict[Point, SiteNoise]], passes: int) -> Explanation:
     """The plain loop over placements and passes, timed on one batch."""
     batch = setting.data.batches[0]
     with torch.no_grad(), precise():

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, fx
 
 from dropscope.engine.graph import Captured, CaptureFailed
-from dropscope.injection import Live
+from dropscope.injection import SiteNoise
 from dropscope.noise import Layout
 from dropscope.tracing import Point
 
@@ -99,7 +99,7 @@ class Plan:
         return [node for node in self.captured.nodes if start < position[node] <= end and node in inside]
 
 
-def grow(captured: Captured, vectors: Sequence[Mapping[Point, Live]]) -> Plan:
+def grow(captured: Captured, vectors: Sequence[Mapping[Point, SiteNoise]]) -> Plan:
     """The plan for resolved placements, all of one noise and mask kind per site (see `styles`)."""
     steps = _steps(captured, vectors)
     where = {point: i for i, step in enumerate(steps) for point in step.points}
@@ -123,9 +123,9 @@ def grow(captured: Captured, vectors: Sequence[Mapping[Point, Live]]) -> Plan:
     )
 
 
-def _steps(captured: Captured, vectors: Sequence[Mapping[Point, Live]]) -> list[Step]:
+def _steps(captured: Captured, vectors: Sequence[Mapping[Point, SiteNoise]]) -> list[Step]:
     rates: dict[Point, set[float]] = {}
-    lives: dict[Point, Live] = {}
+    lives: dict[Point, SiteNoise] = {}
     for vector in vectors:
         for point, live in vector.items():
             rates.setdefault(point, set()).add(live.rate)
@@ -148,7 +148,7 @@ def _steps(captured: Captured, vectors: Sequence[Mapping[Point, Live]]) -> list[
     return sorted(steps, key=lambda step: captured.position[step.node])
 
 
-def _entry(captured: Captured, point: Point, live: Live) -> fx.Node:
+def _entry(captured: Captured, point: Point, live: SiteNoise) -> fx.Node:
     """The latest node at which this noise gives the same result: past what a non-negative factor commutes with.
 
     Before and after a ReLU are one place; a feature map's factor passes a pooling, which then runs once for all passes.

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dropscope.errors import AuditFailed
 from dropscope.injection.families import ignored_fields
 from dropscope.injection.injector import disturbed
-from dropscope.injection.resolution import Live, resolve
+from dropscope.injection.resolution import SiteNoise, resolve
 from dropscope.injection.sites import SiteMap, examine
 from dropscope.injection.tally import Tally, disagreement, state_mark
 from dropscope.model import arguments, copied, count_examples, flat, state_kept, take, unwrap
@@ -104,7 +104,7 @@ def audit(model: nn.Module, placement: Placement | str, example: Any, seed: int 
 def audit_live(
     model: nn.Module,
     placement: Placement,
-    live: dict[Point, Live],
+    live: dict[Point, SiteNoise],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     site_map: SiteMap,
@@ -138,7 +138,7 @@ def audit_live(
 
 def _noisy(
     model: nn.Module,
-    live: dict[Point, Live],
+    live: dict[Point, SiteNoise],
     seed: int,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -146,7 +146,7 @@ def _noisy(
 ) -> tuple[dict[Point, Tally], list[list[Tensor]]]:
     tallies: dict[Point, Tally] = {}
 
-    def watch(point: Point, spec: Live, before: Tensor, after: Tensor, keys: Tensor) -> None:
+    def watch(point: Point, spec: SiteNoise, before: Tensor, after: Tensor, keys: Tensor) -> None:
         tally = tallies.setdefault(point, Tally())
         if spec.noise == "alpha":
             tally.add_alpha(before, after, spec.rate, spec.mask, spec.layout)
@@ -164,7 +164,7 @@ def _noisy(
 
 def _effects(
     model: nn.Module,
-    live: dict[Point, Live],
+    live: dict[Point, SiteNoise],
     seed: int,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -181,7 +181,7 @@ def _effects(
 def _moves(
     model: nn.Module,
     point: Point,
-    spec: Live,
+    spec: SiteNoise,
     seed: int,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -207,7 +207,7 @@ def _vary(outputs: list[list[Tensor]]) -> bool:
     return any(not torch.equal(a, b) for later in outputs[1:] for a, b in zip(first, later, strict=True))
 
 
-def _must_vary(live: dict[Point, Live], tallies: dict[Point, Tally]) -> bool:
+def _must_vary(live: dict[Point, SiteNoise], tallies: dict[Point, Tally]) -> bool:
     """Whether passes without a difference are no accident: at low rates and few units it can be that none drops."""
     dropping = [
         (spec.rate, tallies[point].units)
@@ -218,7 +218,7 @@ def _must_vary(live: dict[Point, Live], tallies: dict[Point, Tally]) -> bool:
     return len(dropping) < len(live) or none_dropped < math.log(_BY_ACCIDENT)
 
 
-def _finding(point: Point, spec: Live, tally: Tally | None, effect: bool | None, sites: int) -> Finding:
+def _finding(point: Point, spec: SiteNoise, tally: Tally | None, effect: bool | None, sites: int) -> Finding:
     name = f"{point.name}{f'#{point.call}' if point.call else ''}@{point.position}"
     if tally is None:
         return Finding(name, spec.noise, spec.rate, None, 0, False, effect, "it did not fire")
@@ -231,7 +231,7 @@ def _finding(point: Point, spec: Live, tally: Tally | None, effect: bool | None,
     return Finding(name, spec.noise, spec.rate, measured, tally.units, True, effect, problem)
 
 
-def _remarks(placement: Placement, live: dict[Point, Live], site_map: SiteMap) -> Iterable[str]:
+def _remarks(placement: Placement, live: dict[Point, SiteNoise], site_map: SiteMap) -> Iterable[str]:
     yield from (f"{name} is a dropout that is never called" for name in site_map.dead)
     yield from (f"{name} runs in eval mode too: it is switched off here" for name in site_map.always_on)
     if placement.own:

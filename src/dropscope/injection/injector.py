@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from dropscope.device import runs_kernels
 from dropscope.errors import BadInput
 from dropscope.injection.deferred import Debt, Ledger
-from dropscope.injection.resolution import Live, resolve
+from dropscope.injection.resolution import SiteNoise, resolve
 from dropscope.injection.sites import SiteMap, examine
 from dropscope.model import count_examples, evaluating, example_keys, id_keys, is_hooked, unwrap
 from dropscope.noise import disturb, noise_kernels, site_key, start, streams
 from dropscope.placement import Placement, as_placement
 from dropscope.tracing import About, Point, Visitor, walking
 
-Watcher = Callable[[Point, Live, Tensor, Tensor, Tensor], None]
+Watcher = Callable[[Point, SiteNoise, Tensor, Tensor, Tensor], None]
 
 
 class Noise(Visitor):
@@ -36,7 +36,7 @@ class Noise(Visitor):
         seed: int,
         masks: str,
         site_map: SiteMap | None,
-        live: dict[Point, Live] | None,
+        live: dict[Point, SiteNoise] | None,
         may_wait: bool = False,
     ) -> None:
         self.placement = placement
@@ -51,7 +51,7 @@ class Noise(Visitor):
         self._passes = torch.zeros(1, dtype=torch.int64)
         self._site_map = site_map
         self._live = live
-        self._more_calls: dict[tuple[str, str], Live] | None = None
+        self._more_calls: dict[tuple[str, str], SiteNoise] | None = None
         self._ledger = Ledger()
         self._packed: tuple[tuple[Any, ...], Tensor, Tensor] | None = None  # of the mask that attention was last given
         self._may_wait = may_wait
@@ -70,7 +70,7 @@ class Noise(Visitor):
         return self._live == {} and self._site_map is not None and not self._site_map.always_on
 
     @property
-    def live(self) -> dict[Point, Live]:
+    def live(self) -> dict[Point, SiteNoise]:
         """The values that get noise; known from the first forward on."""
         return dict(self._live or {})
 
@@ -107,7 +107,7 @@ class Noise(Visitor):
     def wants(self, point: Point) -> bool:
         return self._spec(point) is not None
 
-    def _spec(self, point: Point) -> Live | None:
+    def _spec(self, point: Point) -> SiteNoise | None:
         """The noise of a point; a call the examined examples did not reach gets what every call before it got."""
         if self._live is None or self._site_map is None:
             return None
@@ -176,7 +176,7 @@ class Noise(Visitor):
     def settle(self) -> None:
         self._ledger.settle()
 
-    def _in_one_trip(self, value: Tensor, live: Live) -> bool:
+    def _in_one_trip(self, value: Tensor, live: SiteNoise) -> bool:
         """Whether kernels may stand in for `disturb`: element masks on plain values on a GPU, with nobody watching."""
         plain = live.noise == "bernoulli" and live.mask == "element"
         plain = plain and live.layout.batch_dim == 0 and live.layout.folded == 1
@@ -188,7 +188,7 @@ class Noise(Visitor):
         begun = start(self.seed, site_key(point.name, point.call))
         return begun, self._passes.to(device).contiguous(), self._examples.to(device).contiguous()
 
-    def _keys(self, point: Point, value: Tensor, live: Live) -> Tensor:
+    def _keys(self, point: Point, value: Tensor, live: SiteNoise) -> Tensor:
         examples = self._examples
         if live.layout.batch_dim is None:
             if len(self._passes) > 1 and bool((self._passes != self._passes[0]).any()):
@@ -209,7 +209,7 @@ class Noise(Visitor):
             self.seed, site_key(point.name, point.call), self._passes.to(value.device), examples.to(value.device)
         )
 
-    def _check_examples(self, point: Point, value: Tensor, live: Live) -> None:
+    def _check_examples(self, point: Point, value: Tensor, live: SiteNoise) -> None:
         examples = self._examples
         assert live.layout.batch_dim is not None
         if value.shape[live.layout.batch_dim] != len(examples) * live.layout.folded:
@@ -250,7 +250,7 @@ def injected(
 @contextmanager
 def disturbed(
     model: nn.Module,
-    live: dict[Point, Live],
+    live: dict[Point, SiteNoise],
     site_map: SiteMap,
     seed: int = 0,
     masks: str = "per_example",

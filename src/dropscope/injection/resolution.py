@@ -19,7 +19,7 @@ _ALL = ("conv", "linear", "ffn", "recurrent")
 
 
 @dataclass(frozen=True)
-class Live:
+class SiteNoise:
     """Noise on one value: everything `noise.disturb` needs but the keys."""
 
     rate: float
@@ -28,9 +28,9 @@ class Live:
     layout: Layout
 
 
-def resolve(placement: Placement, site_map: SiteMap) -> dict[Point, Live]:
+def resolve(placement: Placement, site_map: SiteMap) -> dict[Point, SiteNoise]:
     """Every point of the model that gets noise under `placement`, in call order; empty for the plain placement."""
-    live: dict[Point, Live] = {}
+    live: dict[Point, SiteNoise] = {}
     for own in sorted(placement.own, key=lambda o: o.group is not None):
         live.update(_own(own, site_map))
     for term in sorted(placement.terms, key=lambda t: (not _is_group(t, site_map), t.call is not None)):
@@ -119,7 +119,7 @@ def _group(name: str, site_map: SiteMap) -> list[Point]:
     return [Point(s.module, s.call, s.positions[0]) for s in sites if s.kind in kinds]
 
 
-def _own(own: Own, site_map: SiteMap) -> dict[Point, Live]:
+def _own(own: Own, site_map: SiteMap) -> dict[Point, SiteNoise]:
     """The model's own dropout, at the rates its train mode uses."""
     roles = {Point(s.module, s.call, position): s.role for s in site_map.sites for position in ("weights", "output")}
     chosen = {p: found for p, found in site_map.own.items() if own.group is None or roles.get(p) == own.group}
@@ -140,7 +140,7 @@ def _own(own: Own, site_map: SiteMap) -> dict[Point, Live]:
                 rate,
                 f"scale own by less than {1 / found.rate:g}",
             )
-        live[point] = Live(rate, found.noise, found.mask, _own_layout(point, found.mask, site_map))
+        live[point] = SiteNoise(rate, found.noise, found.mask, _own_layout(point, found.mask, site_map))
     return live
 
 
@@ -162,7 +162,7 @@ def _own_layout(point: Point, mask: str, site_map: SiteMap) -> Layout:
     return Layout(layout.batch_dim, layout.folded, 1) if mask == "channel" else layout
 
 
-def _live(point: Point, rate: float, kind: str, mask: str, site_map: SiteMap) -> Live:
+def _live(point: Point, rate: float, kind: str, mask: str, site_map: SiteMap) -> SiteNoise:
     value = site_map.values[point]
     if mask == "auto":
         mask = "channel" if value.layout.channel_dim == 1 else "element"
@@ -175,4 +175,4 @@ def _live(point: Point, rate: float, kind: str, mask: str, site_map: SiteMap) ->
                 f"multinomial noise over {units} units needs at least one draw", f"rate of {point.name!r}", rate,
                 "use a lower rate, or noise=gaussian",
             )  # fmt: skip
-    return Live(rate, kind, mask, value.layout)
+    return SiteNoise(rate, kind, mask, value.layout)

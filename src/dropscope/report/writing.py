@@ -15,13 +15,13 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dropscope.atomic import write_whole
+from dropscope.atomic import atomic_write
 from dropscope.errors import BadInput
 from dropscope.report.claims import Claim, Verdict, claims_table
 
 
 def write_text(path: Path, text: str) -> Path:
-    return write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+    return atomic_write(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def claim_folder(folder: Path, spec: Mapping[str, Any], name: str = "study.json") -> None:
@@ -41,7 +41,7 @@ def write_table(folder: Path, name: str, table: pd.DataFrame, caption: str, digi
     """`tables/NAME.csv` (full precision), `.md` and `.tex` (rounded)."""
     at = folder / "tables" / name
     return [
-        write_whole(at.with_suffix(".csv"), lambda part: table.to_csv(part, index=False)),
+        atomic_write(at.with_suffix(".csv"), lambda part: table.to_csv(part, index=False)),
         write_text(at.with_suffix(".md"), f"{caption}\n\n{markdown(table, digits)}\n"),
         write_text(at.with_suffix(".tex"), latex(table, caption, name, digits)),
     ]
@@ -58,8 +58,8 @@ def write_figure(folder: Path, name: str, figure: Figure) -> list[Path]:
     """`figures/NAME.png` and `.pdf`."""
     at = folder / "figures" / name
     return [
-        write_whole(at.with_suffix(".png"), lambda part: figure.savefig(part, dpi=150)),
-        write_whole(at.with_suffix(".pdf"), lambda part: figure.savefig(part)),
+        atomic_write(at.with_suffix(".png"), lambda part: figure.savefig(part, dpi=150)),
+        atomic_write(at.with_suffix(".pdf"), lambda part: figure.savefig(part)),
     ]
 
 

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from dropscope import scores
 from dropscope.analysis import REPLICATES, bootstrap, interval, resamples
-from dropscope.progress import progress as showing
+from dropscope.progress import track
 
 AGAINST = "plain_entropy"  # the baseline that differences are taken to
 
 
 def finalists(rows: pd.DataFrame, keep: int | None, objective: str) -> pd.DataFrame:
     """The `keep` best rows by `objective` (None: all), each computed placement once."""
-    own = rows[rows.twin_of.isna()]
+    own = rows[rows.equivalent_to.isna()]
     if keep is None:
         return own
     rising = scores.TABLE[objective].direction == "lower"
@@ -55,7 +55,7 @@ def interval_table(
     indices = resamples(len(kept[0][1]), groups, REPLICATES, seed)
     found = []
     reference: dict[str, Tensor] = {}
-    with showing("intervals", len(kept), "rows", show=show) as tick:
+    with track("intervals", len(kept), "rows", show=show) as tick:
         for (placement, measure), group in kept:
             uncertainty = torch.as_tensor(group.uncertainty.to_numpy(copy=True), device=device)
             correct = torch.as_tensor(group.correct.to_numpy(copy=True), device=device)

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from dropscope import measures as measures_module
 from dropscope.checks import check_passes
 from dropscope.device import free_bytes
-from dropscope.engine import Block, CaptureFailed, Setting, Shared, passes_of, precise, prepare, run_reference
+from dropscope.engine import Block, CaptureFailed, Session, Shared, passes_of, precise, prepare, run_reference
 from dropscope.errors import BadInput
-from dropscope.injection import Live, audit_live
+from dropscope.injection import SiteNoise, audit_live
 from dropscope.measures import Measure
 from dropscope.placement import Placement, as_placement
-from dropscope.progress import progress as showing
+from dropscope.progress import track
 from dropscope.tracing import Point
 
 log = logging.getLogger("dropscope")
@@ -53,7 +53,7 @@ def sample(
     live = _audited(setting, placement)
     shared = shared_or_none(setting, [live], passes, engine, None)
     found = []
-    with torch.no_grad(), precise(), showing("sampling", setting.data.n * passes, show=show) as tick:
+    with torch.no_grad(), precise(), track("sampling", setting.data.n * passes, show=show) as tick:
         for batch in setting.data.batches:
             if shared is None:
                 found.append(torch.stack(list(passes_of(setting, live, batch, passes))))
@@ -128,7 +128,7 @@ def check_label(label: str) -> None:
         )
 
 
-def _audited(setting: Setting, placement: Placement | str) -> dict[Point, Live]:
+def _audited(setting: Session, placement: Placement | str) -> dict[Point, SiteNoise]:
     """The values of the placement, once an audit has shown that noise takes effect there."""
     (live,) = setting.resolve([placement])
     args, kwargs = setting.on_device(setting.data.batches[0])
@@ -139,7 +139,7 @@ def _audited(setting: Setting, placement: Placement | str) -> dict[Point, Live]:
 
 
 def _measured(
-    setting: Setting,
+    setting: Session,
     placement: Placement | str,
     passes: int,
     measures: Sequence[Any] | None,
@@ -155,14 +155,14 @@ def _measured(
         yield from _measured_on_passes(setting, live, passes, rows, needs, engine)
         return
     shared = shared_or_none(setting, [live], passes, engine, None)
-    with showing("measuring", setting.data.n * passes, show=show) as tick:
+    with track("measuring", setting.data.n * passes, show=show) as tick:
         for block in blocks_of(setting, [live], shared, passes, needs, tick):
             statistics = block.parts[0][1]
             yield block, {row.name: row(statistics)[0] for row in rows}
 
 
 def _measured_on_passes(
-    setting: Setting, live: Any, passes: int, rows: list[Measure], needs: Collection[str], engine: str
+    setting: Session, live: Any, passes: int, rows: list[Measure], needs: Collection[str], engine: str
 ) -> Iterator[tuple[Block, dict[str, Tensor]]]:
     """For a measure that wants the passes themselves: batch by batch, all passes of a batch in memory."""
     from dropscope.statistics import PassStatistics, from_passes
@@ -182,7 +182,7 @@ def _measured_on_passes(
 
 
 def shared_or_none(
-    setting: Setting, lives: Sequence[Any], passes: int, engine: str, memory: int | None, fixed: bool = False
+    setting: Session, lives: Sequence[Any], passes: int, engine: str, memory: int | None, fixed: bool = False
 ) -> Shared | None:
     """The shared engine, or None for the plain loop; the reason is logged."""
     if engine not in ENGINES:
@@ -201,7 +201,7 @@ def shared_or_none(
 
 
 def blocks_of(
-    setting: Setting,
+    setting: Session,
     lives: Sequence[Any],
     shared: Shared | None,
     passes: int,
@@ -216,7 +216,7 @@ def blocks_of(
         yield from shared.run(unit, needs, tick)
 
 
-def _table(setting: Setting, block: Block, chosen: Tensor, values: dict[str, Tensor]) -> pd.DataFrame:
+def _table(setting: Session, block: Block, chosen: Tensor, values: dict[str, Tensor]) -> pd.DataFrame:
     batch = block.batch
     table: dict[str, Any] = {"id": batch.ids}
     if batch.groups is not None:

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from dropscope import __version__, measures, scores
-from dropscope.engine import Block, Setting, Unit, possible, precise, run_reference, work_of
-from dropscope.injection import Live, audit_live
+from dropscope.engine import Block, Session, Unit, possible, precise, run_reference, work_of
+from dropscope.injection import SiteNoise, audit_live
 from dropscope.measures import Measure
 from dropscope.model import code_fingerprint, digest, weights_fingerprint
 from dropscope.placement import Placement, as_placement
-from dropscope.progress import progress as showing
+from dropscope.progress import track
 from dropscope.runs import finalists
 from dropscope.runs.passes import shared_or_none
 from dropscope.runs.result import Run
@@ -51,7 +51,7 @@ class Job:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: Session,
         placements: list[Placement],
         passes: int,
         rows: list[Measure],
@@ -86,7 +86,7 @@ class Job:
 
     def _audit(self) -> None:
         """The union of the sweep's sites, each noise and mask once, before anything is run."""
-        unions: list[dict[Point, Live]] = []
+        unions: list[dict[Point, SiteNoise]] = []
         sites: list[
             dict[tuple[str, int], Point]
         ] = []  # two positions of one site share their mask, so each is tried alone
@@ -128,7 +128,7 @@ class Job:
         started = time.monotonic()
         found = []
         total = sum(len(unit.numbers) for unit in units if store is None or not store.has(self.name(unit)))
-        with showing("sweep", total * self.passes * self.setting.data.n, show=show) as tick:
+        with track("sweep", total * self.passes * self.setting.data.n, show=show) as tick:
             for unit in units:
                 name = self.name(unit)
                 if store is not None and store.has(name):
@@ -144,7 +144,9 @@ class Job:
         examples = self.examples(finalists.finalists(rows, keep, objective))
         groups, seed = self.setting.data.groups, self.setting.seed
         wide = finalists.interval_table(examples, self.chosen, groups, seed, self.setting.device, show)
-        rows = rows.assign(computed=rows.twin_of.fillna(rows.placement))  # a twin has the intervals of its numbers
+        rows = rows.assign(
+            computed=rows.equivalent_to.fillna(rows.placement)
+        )  # a twin has the intervals of its numbers
         of_rows = wide.rename(columns={"placement": "computed"})
         rows = rows.merge(of_rows, on=["computed", "measure"], how="left", validate="m:1").drop(columns="computed")
         baseline = baseline.merge(wide, on=["placement", "measure"], how="left", validate="1:1")
@@ -273,7 +275,7 @@ class Job:
                         "accuracy": accuracy,
                         **{name: table[order] for name, table in scored.items()},
                         "cost": costs,
-                        "twin_of": None,
+                        "equivalent_to": None,
                     }
                 )
             )
@@ -299,7 +301,7 @@ class Job:
         for number in twins:
             source = self.shared.computed_as(number)
             yield rows[rows.number == source].assign(
-                number=number, placement=str(self.placements[number]), twin_of=str(self.placements[source])
+                number=number, placement=str(self.placements[number]), equivalent_to=str(self.placements[source])
             )
 
     def cost(self, number: int) -> float:
@@ -350,7 +352,7 @@ class Job:
         return self.shared.only(numbers)
 
 
-def _style(live: Live) -> tuple[str, str]:
+def _style(live: SiteNoise) -> tuple[str, str]:
     return live.noise, live.mask
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from dropscope.atomic import PART, write_whole
+from dropscope.atomic import PART, atomic_write
 from dropscope.errors import BadInput
 
 FORMAT = 1
@@ -55,7 +55,7 @@ class Store:
 
     def _begin(self, text: str) -> None:
         """Writes run.json unless another process just did: then that one stands, and this one is compared with it."""
-        part = write_whole(self.folder / f"{PART}{os.getpid()}.json", lambda part: part.write_text(text))
+        part = atomic_write(self.folder / f"{PART}{os.getpid()}.json", lambda part: part.write_text(text))
         try:
             os.link(part, self.folder / "run.json")
         except FileExistsError:
@@ -127,4 +127,4 @@ def _read_table(path: Path) -> pd.DataFrame:
 
 
 def _write_table(path: Path, table: pd.DataFrame) -> None:
-    write_whole(path, lambda part: table.to_parquet(part, index=False))
+    atomic_write(path, lambda part: table.to_parquet(part, index=False))

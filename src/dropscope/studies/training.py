@@ -20,10 +20,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from dropscope.atomic import write_whole
+from dropscope.atomic import atomic_write
 from dropscope.errors import BadInput, MissingExtra
 from dropscope.model import evaluating, random_state_kept
-from dropscope.progress import progress as showing
+from dropscope.progress import track
 from dropscope.report import write_text
 
 Batch = Any
@@ -76,7 +76,7 @@ def fit(
         torch.manual_seed(seed)
         trained = _module(lightning, net, recipe)
         total = recipe.epochs * len(batches)  # type: ignore[arg-type]
-        with showing(what, total, "batches", show) if tick is None else nullcontext(tick) as trained.tick:
+        with track(what, total, "batches", show) if tick is None else nullcontext(tick) as trained.tick:
             _trainer(lightning, recipe, where).fit(trained, train_dataloaders=_Epochs(batches))
     if trained.best_state is None:
         raise BadInput("a network is trained for at least one epoch", "epochs", recipe.epochs, "write epochs=1 or more")
@@ -110,7 +110,7 @@ def save_weights(net: nn.Module, path: Path) -> Path:
     # Copies: a network may call one module by two names, and safetensors refuses values that share their memory.
     state = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
              for name, value in net.state_dict().items()}  # fmt: skip
-    return write_whole(path, lambda part: save_file(state, part))
+    return atomic_write(path, lambda part: save_file(state, part))
 
 
 def load_weights(net: nn.Module, path: Path) -> nn.Module:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dropscope.atomic import write_whole
+from dropscope.atomic import atomic_write
 from dropscope.errors import BadInput, MissingExtra
 
 ENDINGS = (".nii.gz", ".nii")
@@ -94,7 +94,7 @@ def write_map(path: Path, values: np.ndarray, case: VolumeCase, what: str) -> No
     header["cal_min"], header["cal_max"] = float(values.min()), float(values.max())  # what a viewer shows it between
     shape = image.shape[:3] if len(image.shape) > 2 else image.shape
     made = type(image)(values.reshape(shape), image.affine, header)
-    write_whole(path, lambda part: nibabel.save(made, part))
+    atomic_write(path, lambda part: nibabel.save(made, part))
 
 
 def voxel_volume(case: VolumeCase) -> float:

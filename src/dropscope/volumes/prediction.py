@@ -19,16 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from dropscope import measures
-from dropscope.atomic import write_whole
+from dropscope.atomic import atomic_write
 from dropscope.checks import check_passes
 from dropscope.device import memory_bytes
-from dropscope.engine import Setting, precise, prepare
+from dropscope.engine import Session, precise, prepare
 from dropscope.errors import BadInput
 from dropscope.injection import audit_live
 from dropscope.measures import Measure
 from dropscope.model import Outputs, count_examples, example_keys, weights_fingerprint
 from dropscope.placement import Placement, as_placement
-from dropscope.progress import progress as showing
+from dropscope.progress import track
 from dropscope.scores import foreground_mean, worst_patch
 from dropscope.statistics import statistics_bytes
 from dropscope.volumes.nifti import SCALES, VolumeCase, find_cases, read_case, voxel_volume, write_map
@@ -44,7 +44,7 @@ class Options:
 
     placement: str
     passes: int = 50
-    measures: tuple[str, ...] = measures.S3
+    measures: tuple[str, ...] = measures.SEGMENTATION
     roi: tuple[int, ...] | None = None
     overlap: float = 0.25
     seed: int = 0
@@ -95,7 +95,7 @@ def predict(
     under the same options are not predicted again.
     """
     run = _Run(model, placement, images, out, progress, options)
-    with showing("predicting", run.total, "windows", progress) as tick:
+    with track("predicting", run.total, "windows", progress) as tick:
         for case in run.cases:
             if case.name not in run.done:
                 run.predict(case, tick)
@@ -159,13 +159,13 @@ class _Run:
                 remedy = f"{first.place} has {first.channels}: predict the others by themselves"
                 received = f"{case.channels} channels"
                 raise BadInput("volumes of a run have the same channels", case.place, received, remedy)
-        with showing("reading volumes", len(self.cases), "volumes", show) as tick:
+        with track("reading volumes", len(self.cases), "volumes", show) as tick:
             for case in reversed(self.cases):  # the first is then at hand
                 found[case.name] = int(example_keys((self._read(case)[None],), {})[0])
                 tick(1)
         return found
 
-    def _opened(self, model: nn.Module) -> Setting:
+    def _opened(self, model: nn.Module) -> Session:
         """The model on its device, called on the first windows of the first volume."""
         options, case = self.options, self.cases[0]
         windows = self.windows[case.name]
@@ -231,12 +231,12 @@ class _Run:
             "found": self._found(case, found),
             "seconds": round(time.monotonic() - started, 2),
         }
-        write_whole(folder / "case.json", lambda part: part.write_text(json.dumps(record, indent=2) + "\n"))
+        atomic_write(folder / "case.json", lambda part: part.write_text(json.dumps(record, indent=2) + "\n"))
 
     def table(self) -> pd.DataFrame:
         records = [json.loads((self.out / case.name / "case.json").read_text()) for case in self.cases]
         table = pd.DataFrame([record["found"] for record in records])
-        write_whole(self.out / "cases.csv", lambda part: table.to_csv(part, index=False))
+        atomic_write(self.out / "cases.csv", lambda part: table.to_csv(part, index=False))
         return table
 
     def _found(self, case: VolumeCase, found: Predicted) -> dict[str, Any]:

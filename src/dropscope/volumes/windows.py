@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from dropscope.device import free_bytes
-from dropscope.engine import Setting, precise
+from dropscope.engine import Session, precise
 from dropscope.errors import BadInput
-from dropscope.injection import Live, disturbed
+from dropscope.injection import SiteNoise, disturbed
 from dropscope.measures import Measure
 from dropscope.model import example_keys, id_keys
 from dropscope.scores import PassLabels
@@ -80,8 +80,8 @@ class Predicted:
 
 
 def predict_volume(
-    setting: Setting,
-    live: dict[Point, Live],
+    setting: Session,
+    live: dict[Point, SiteNoise],
     image: Tensor,
     windows: Windows,
     rows: Sequence[Measure],
@@ -120,7 +120,7 @@ class _Slab:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: Session,
         padded: Tensor,
         windows: Windows,
         key: int,
@@ -135,14 +135,14 @@ class _Slab:
         self.batches = [origins[i : i + batch_size] for i in range(0, len(origins), batch_size)]
         self.keys = [id_keys([f"{key}:{origin}" for origin in batch]) for batch in self.batches]
 
-    def passes(self, live: dict[Point, Live], passes: int) -> Iterator[Tensor]:
+    def passes(self, live: dict[Point, SiteNoise], passes: int) -> Iterator[Tensor]:
         """Probabilities `[1, C, *slab]` of each pass."""
         setting = self.setting
         with disturbed(setting.model, live, setting.site_map, setting.seed, setting.masks) as noise:
             for number in range(passes):
                 yield self._blended(noise, number)
 
-    def blended(self, live: dict[Point, Live], number: int | None) -> Tensor:
+    def blended(self, live: dict[Point, SiteNoise], number: int | None) -> Tensor:
         with disturbed(self.setting.model, live, self.setting.site_map) as noise:
             return self._blended(noise, number)
 

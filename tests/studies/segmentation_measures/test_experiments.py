@@ -153,11 +153,11 @@ def test_workers_change_no_row_and_every_step_is_shown(tmp_path: Path, monkeypat
     shown: list[tuple[str, int, list[int]]] = []
 
     @contextmanager
-    def showing(what: str, total: int, unit: str, show: bool | None) -> Iterator[Any]:
+    def track(what: str, total: int, unit: str, show: bool | None) -> Iterator[Any]:
         shown.append((what, total, []))
         yield shown[-1][2].append
 
-    monkeypatch.setattr(under_test, "showing", showing)
+    monkeypatch.setattr(under_test, "showing", track)
     one = run(tiny(tmp_path / "one", n_train=[2]), show=False).rows
     two = run(tiny(tmp_path / "two", n_train=[2], workers=2), show=False).rows
     pd.testing.assert_frame_equal(one, two)

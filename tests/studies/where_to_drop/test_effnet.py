@@ -76,4 +76,4 @@ def test_before_and_after_are_twins_and_neither_is_the_output(small_net: EffNet)
         assert (found[at] - found["output"]).abs().amax((1, 2, 3)).min() > 1e-4
     grids = [ds.PlacementGrid(SITES[position], rates=(0.5,)) for position in ("before_activation", "after_activation")]
     run = ds.sweep(small_net, grids[0] + grids[1], (x, torch.arange(6) % 2), passes=3, keep="none", measures=["bald"])
-    assert run.rows.twin_of.notna().sum() == 15
+    assert run.rows.equivalent_to.notna().sum() == 15

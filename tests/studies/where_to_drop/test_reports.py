@@ -48,7 +48,7 @@ def rows_of(
     rate = np.array([[{t.name: t.rate for t in p.terms}.get(name, 0.0) for name in layers] for p in grid])
     p_mean = rate.sum(1) / (rate > 0).sum(1)
     alone = (rate[:, -1] > 0) & ((rate > 0).sum(1) == 1)
-    for measure in measures.S1:
+    for measure in measures.DEFAULT:
         falling = measure == "variation_predicted"
         level = (0.13 - 0.11 * p_mean if falling else 0.002 + 0.02 * p_mean) * np.where(alone, rule, 1.0)
         level = level * np.exp(0.02 * draw.standard_normal(len(level)))
@@ -63,8 +63,8 @@ def rows_of(
         for position in ("before_activation", "after_activation")
     )
     where = single.pop("index").to_numpy()
-    first = single.assign(placement=np.array(before)[where], twin_of=None)
-    second = single.assign(placement=np.array(after)[where], twin_of=np.array(before)[where])
+    first = single.assign(placement=np.array(before)[where], equivalent_to=None)
+    second = single.assign(placement=np.array(after)[where], equivalent_to=np.array(before)[where])
     return pd.concat([first, second], ignore_index=True)
 
 
@@ -73,7 +73,7 @@ def curves_of(draw: np.random.Generator, n: int, placements: tuple[str, ...] = P
     frames = []
     for placement, use in zip(placements, (2.0, 0.2), strict=True):
         correct = draw.random(n) < 0.7
-        for measure in measures.S1:
+        for measure in measures.DEFAULT:
             values = draw.standard_normal(n) - use * correct
             table = {"placement": placement, "measure": measure, "example": range(n), "uncertainty": values}
             frames.append(pd.DataFrame({**table, "correct": correct}))
@@ -84,7 +84,7 @@ def result_of(seed: int, layers: tuple[str, ...] = CIFAR, n: int = 300, **option
     draw = np.random.default_rng(seed)
     rows = rows_of(layers, draw, **options)  # type: ignore[arg-type]
     placements = (f"{layers[-1]}=0.8", f"{layers[1]}=0.7,{layers[2]}=0.8,{layers[3]}=0.4")
-    inputs = rows[rows["twin_of"].isna()].assign(
+    inputs = rows[rows["equivalent_to"].isna()].assign(
         placement=lambda r: r["placement"].str.replace("before_activation", "input"),
         rearrangement_penalty=lambda r: 1.5 * r["rearrangement_penalty"],
     )
@@ -95,7 +95,7 @@ def result_of(seed: int, layers: tuple[str, ...] = CIFAR, n: int = 300, **option
         [
             {"placement": "fc1=0.1", "measure": measure, "aurc": 0.25 + gap, "plain_aurc": 0.25, "difference": gap,
              "low": gap - 0.004, "high": gap + 0.004}
-            for measure in measures.S1
+            for measure in measures.DEFAULT
         ]
     )  # fmt: skip
     accuracy = 0.73 + 0.003 * draw.standard_normal()
@@ -126,7 +126,7 @@ def judged(three: list[NetworkResult]) -> list[Claim]:
 def test_known_effects_are_found_over_networks(judged: list[Claim]) -> None:
     named = found(judged)
     verdicts = {name: claim.verdict for name, claim in named.items()}
-    for measure in measures.S1:
+    for measure in measures.DEFAULT:
         for score in ("isotonic_penalty", "rearrangement_penalty"):
             assert verdicts[f"penultimate-fc1-{measure}-{score}"] == "holds"
         assert verdicts[f"penultimate-fc1-{measure}-single"] == "holds"
@@ -167,7 +167,7 @@ def test_rules_need_more_than_one_network(three: list[NetworkResult]) -> None:
 def test_the_interval_of_a_rule_is_students(three: list[NetworkResult], judged: list[Claim]) -> None:
     values = []
     for result in three:
-        own = result.rows[(result.rows["measure"] == "bald") & result.rows["twin_of"].isna()]
+        own = result.rows[(result.rows["measure"] == "bald") & result.rows["equivalent_to"].isna()]
         several = own["placement"].str.contains(",")
         fc1 = ~several & own["placement"].str.startswith("fc1")
         values.append(own.loc[fc1, "aurc"].mean() - own.loc[several, "aurc"].mean())
@@ -302,7 +302,7 @@ def test_best_placements_beside_one_plain_pass(three: list[NetworkResult]) -> No
     table = tables.best_placements(gather(task_of(), three))
     best = table[(table["measure"] == "bald") & (table["least"] == "AURC ↓")].iloc[0]
     every = pd.concat([result.rows for result in three])
-    means = every[(every["measure"] == "bald") & every["twin_of"].isna()].groupby("placement")["aurc"].mean()
+    means = every[(every["measure"] == "bald") & every["equivalent_to"].isna()].groupby("placement")["aurc"].mean()
     assert (best["placement"], best["AURC ↓"]) == (means.idxmin(), pytest.approx(means.min()))
     assert best["AURC − plain"] == pytest.approx(means.min() - 0.25)
     assert best["low"] < best["AURC − plain"] < best["high"]
@@ -316,7 +316,7 @@ def test_ties_at_the_least_penalty_are_counted_and_averaged(three: list[NetworkR
         claim = found(claims(task_of(), tied))["useful-bald"]
         expected = []
         for result in tied:
-            own = result.rows[(result.rows["measure"] == "bald") & result.rows["twin_of"].isna()]
+            own = result.rows[(result.rows["measure"] == "bald") & result.rows["equivalent_to"].isna()]
             expected.append(own[own["isotonic_penalty"] == 0]["aurc"].mean() - own["aurc"].min())
         assert f"isotonic penalty {np.mean(expected):.2g}"[:-1] in claim.ours.partition("least AURC: ")[2]
         assert "placements that share it" in claim.ours
@@ -354,7 +354,7 @@ def test_every_figure_and_table_of_two_tasks(tmp_path: Path, three: list[Network
 def test_a_tiny_grid_of_one_network(tmp_path: Path) -> None:
     """One rate, no per-example values, no inputs, no choice: what can be made is made, the rest is named."""
     full = result_of(0, rates=(0.5,), n=40)
-    rows = full.rows[full.rows["twin_of"].isna() & ~full.rows["placement"].str.contains(",")]
+    rows = full.rows[full.rows["equivalent_to"].isna() & ~full.rows["placement"].str.contains(",")]
     result = replace(full, rows=rows, curves=full.curves.iloc[:0], inputs=None, chosen=None)
     judged = write_reports(tmp_path, task_of(n=40), [result])
     assert {claim.verdict for claim in judged} <= {"cannot be decided", "does not hold"}

@@ -10,7 +10,7 @@ import typer
 from dropscope.cli.app import AsJson, DryRun, numbers, whole_numbers, words
 from dropscope.cli.console import print_json, records, stdout
 from dropscope.cli.studies.group import Preset, print_claims, study
-from dropscope.progress import duration
+from dropscope.progress import format_duration
 from dropscope.report import claims_table
 from dropscope.studies.segmentation_measures.dice_training import Regime
 from dropscope.studies.segmentation_measures.planning import estimated, plan
@@ -95,7 +95,7 @@ def segmentation_measures(
 def _print_plan(facts: dict[str, Any]) -> None:
     for name, value in facts.items():
         if name == "estimate":
-            taken, gib = duration(value["seconds"]), value["bytes"] / 2**30
+            taken, gib = format_duration(value["seconds"]), value["bytes"] / 2**30
             each = f"{value['seconds_per_step']:.3g} s a step, {value['seconds_per_forward']:.3g} s a forward"
             stdout().print(f"estimate: about {taken} ({each}), {gib:.1f} GiB", soft_wrap=True)
             continue

@@ -85,11 +85,11 @@ def transformer_profile(
 ) -> None:
     """Dropout robustness and cognitive profile of transformers: five configurations, memory against reasoning."""
     # Imported here: the other commands need none of it.
-    from dropscope.device import device_named
+    from dropscope.device import as_device
     from dropscope.studies.transformer_profile.plan import prepare
     from dropscope.studies.transformer_profile.study import planned, run
 
-    where = device_named(device)
+    where = as_device(device)
     asked = prepare(
         None if models is None else words(models),
         squad=squad, hellaswag=hellaswag, data=data, text_column=text_column, label_column=label_column,

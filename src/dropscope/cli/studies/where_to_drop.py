@@ -12,7 +12,7 @@ import typer
 from dropscope.cli.app import AsJson, DryRun, ImageSize, LabelColumn, Labels, words
 from dropscope.cli.console import print_json, stderr, stdout
 from dropscope.cli.studies.group import Preset, print_claims, study
-from dropscope.device import device_named
+from dropscope.device import as_device
 from dropscope.errors import BadInput
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def where_to_drop(
         )
     else:
         chosen = _cifar(data, [network.value, *(["cnn-dropout"] if train_dropout else [])], size)
-    where = device_named(device)
+    where = as_device(device)
     if dry_run:
         plans = [(_described(one, seeds, str(where)), planned(one, size, where)) for one in chosen.values()]
         if as_json:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from dropscope import measures as m
 from dropscope import scores
-from dropscope.engine import Setting, passes_of, precise, prepare
-from dropscope.injection import Audit, Live, audit_live
+from dropscope.engine import Session, passes_of, precise, prepare
+from dropscope.injection import Audit, SiteNoise, audit_live
 from dropscope.measures import Measure
 from dropscope.placement import Placement, as_placement
 from dropscope.scores import PassLabels
@@ -28,7 +28,7 @@ from dropscope.studies.segmentation_measures.preparing import Prepared
 from dropscope.tracing import Point
 
 FLOORS = (1e-10, 1e-3)  # beside the 1e-7 of the definition: the ranking by this measure depends on it
-FOUR = m.S3
+FOUR = m.SEGMENTATION
 _IGNORED = 255
 _VOXELS_AT_ONCE = {"cuda": 1 << 21, "cpu": 1 << 17}
 _AUDITED = 4
@@ -69,7 +69,7 @@ def opened(
     placement: Placement | str,
     seed: int,
     device: torch.device,
-) -> tuple[Setting, dict[Point, Live]]:
+) -> tuple[Session, dict[Point, SiteNoise]]:
     """The network on its device with the cases as data, and the values that get noise."""
     at_once = max(1, _VOXELS_AT_ONCE["cuda" if device.type == "cuda" else "cpu"] // prepared.labels[0].numel())
     rows = list(cases)
@@ -82,7 +82,7 @@ def opened(
     return setting, live
 
 
-def check_noise(setting: Setting, live: dict[Point, Live], placement: Placement | str) -> Audit:
+def check_noise(setting: Session, live: dict[Point, SiteNoise], placement: Placement | str) -> Audit:
     """Fails unless noise takes effect where the placement asks for it. Few cases, because every site costs passes of
     them; but not one, of whose few feature maps a low rate may drop none in all passes of the audit."""
     images = torch.cat([batch.args[0] for batch in setting.data.batches[:_AUDITED]])[:_AUDITED]

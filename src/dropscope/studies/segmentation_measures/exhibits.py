@@ -18,7 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dropscope.atomic import write_whole
+from dropscope.atomic import atomic_write
 from dropscope.studies.segmentation_measures.evaluation import costs, maps_of
 from dropscope.studies.segmentation_measures.experiments import Experiment, Network, Work
 from dropscope.studies.segmentation_measures.preparing import Prepared
@@ -66,7 +66,7 @@ def exhibit(work: Work, units: Sequence[Network], rows: pd.DataFrame, prepared: 
         "voxels": int(prepared.labels[0].numel()),
         "costs": costs(net, prepared, numbers[0], text, work.passes, work.seed, device),
     }
-    write_whole(path, lambda part: save_file(maps, part, {"about": json.dumps(about)}))
+    atomic_write(path, lambda part: save_file(maps, part, {"about": json.dumps(about)}))
     return Exhibits(about, maps)
 
 

@@ -24,13 +24,13 @@ import pandas as pd
 import torch
 from torch import nn
 
-from dropscope.atomic import write_whole
+from dropscope.atomic import atomic_write
 from dropscope.checks import check_rate
 from dropscope.device import free_bytes
 from dropscope.errors import BadInput, nearest
 from dropscope.loading import load_model
 from dropscope.model import random_state_kept
-from dropscope.progress import progress as showing
+from dropscope.progress import track
 from dropscope.studies.segmentation_measures.dice_training import Regime, train
 from dropscope.studies.segmentation_measures.estimates import worker_bytes
 from dropscope.studies.segmentation_measures.evaluation import evaluate
@@ -196,7 +196,7 @@ def do(work: Work, network: Network, prepared: Prepared, tick: Tick) -> str:
         if not path.exists():
             rows = evaluate(net, prepared, work.split.test, work.text(experiment), work.passes, work.seed, device, tick)
             rows = pd.DataFrame({"experiment": experiment.name, **asdict(experiment)}, index=rows.index).join(rows)
-            write_whole(path, lambda part, rows=rows: rows.to_parquet(part, index=False))  # type: ignore[misc]
+            atomic_write(path, lambda part, rows=rows: rows.to_parquet(part, index=False))  # type: ignore[misc]
     return network.name
 
 
@@ -205,7 +205,7 @@ def run_all(work: Work, units: Sequence[Network], workers: int, show: bool | Non
     todo = [unit for unit in units if not all(work.rows_file(e).exists() for e in unit.experiments)]
     # The longest first, so that no worker is left with one at the end.
     todo.sort(key=lambda unit: -unit.n_train if work.regime.steps is None else 0)
-    with showing(f"{len(todo)} networks", sum(_steps(work, unit) for unit in todo), "steps", show) as tick:
+    with track(f"{len(todo)} networks", sum(_steps(work, unit) for unit in todo), "steps", show) as tick:
         _run(work, todo, min(workers, max(1, len(todo))), tick)
     return pd.concat(
         [pd.read_parquet(work.rows_file(e)) for unit in units for e in unit.experiments], ignore_index=True

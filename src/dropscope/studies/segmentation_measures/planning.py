@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dropscope.checks import check_passes
-from dropscope.device import device_named
+from dropscope.device import as_device
 from dropscope.errors import BadInput, nearest
 from dropscope.injection import examine, resolve
 from dropscope.loading import load_model
@@ -136,7 +136,7 @@ def plan(
         raise BadInput(f"a preset is one of {', '.join(PRESETS)}", "--preset", preset, nearest(preset, PRESETS))
     chosen = PRESETS[preset]
     given = {"n_train": n_train, "rates": rates, "noises": noises, "features": features}
-    where = device_named(device)
+    where = as_device(device)
     asked: dict[str, Any] = {name: tuple(value) for name, value in given.items() if value is not None}
     counts = {"passes": passes, "n_validation": n_validation, "n_test": n_test}
     asked |= {name: value for name, value in counts.items() if value is not None}

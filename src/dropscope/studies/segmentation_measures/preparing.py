@@ -19,9 +19,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dropscope.atomic import write_whole
+from dropscope.atomic import atomic_write
 from dropscope.errors import BadInput
-from dropscope.progress import progress as showing
+from dropscope.progress import track
 from dropscope.studies.segmentation_measures.volumes import Case, Volumes
 
 PERCENTILES = (5.0, 95.0)
@@ -127,7 +127,7 @@ def prepare_volumes(
 ) -> Prepared:
     """Loads, checks, scales and crops every case; raises `BadInput` that names the file."""
     images, labels, valid, lost = [], [], [], {}
-    with showing("reading volumes", len(volumes.cases), "volumes", show) as tick:
+    with track("reading volumes", len(volumes.cases), "volumes", show) as tick:
         for case in volumes.cases:
             image, label = case.load()
             counted = torch.ones_like(label, dtype=torch.bool) if ignore_label is None else label != ignore_label
@@ -185,7 +185,7 @@ def check_classes(prepared: Prepared, train: Sequence[int]) -> None:
 
 def write_prepared(prepared: Prepared, path: Path) -> Path:
     tensors = {"images": prepared.images, "labels": prepared.labels, "valid": prepared.valid}
-    return write_whole(path, lambda part: save_file(tensors, part, {"about": json.dumps(prepared.about)}))
+    return atomic_write(path, lambda part: save_file(tensors, part, {"about": json.dumps(prepared.about)}))
 
 
 def read_prepared(path: Path) -> Prepared:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dropscope.atomic import write_whole
+from dropscope.atomic import atomic_write
 from dropscope.errors import BadInput, nearest
 from dropscope.loading import read_table
 from dropscope.studies.transformer_profile.domains import Question, Story, paragraphs, read_hellaswag, read_squad
@@ -46,7 +46,7 @@ class Items:
         return self.table[self.table.split == split].reset_index(drop=True)
 
     def save(self, path: Path) -> Path:
-        return write_whole(path, lambda part: self.table.to_parquet(part, index=False))
+        return atomic_write(path, lambda part: self.table.to_parquet(part, index=False))
 
 
 def two_domains(squad: Path, hellaswag: Path, items: int = 1000, seed: int = 42, with_context: bool = True) -> Items:

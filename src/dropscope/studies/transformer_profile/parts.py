@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from dropscope.atomic import write_whole
+from dropscope.atomic import atomic_write
 from dropscope.errors import BadInput
 from dropscope.report import write_text
 from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS
@@ -140,4 +140,4 @@ def collect(folder: Path, models: Mapping[str, str | None], learning_rate: float
 
 
 def _write(path: Path, table: pd.DataFrame) -> Path:
-    return write_whole(path, lambda part: table.to_parquet(part, index=False))
+    return atomic_write(path, lambda part: table.to_parquet(part, index=False))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dropscope.device import free_bytes
 from dropscope.engine import precise
-from dropscope.injection import Live, SiteMap, disturbed
+from dropscope.injection import SiteMap, SiteNoise, disturbed
 from dropscope.model import probabilities
 from dropscope.studies.transformer_profile.tokens import TokenBatch
 from dropscope.tracing import Point
@@ -31,7 +31,7 @@ _LIVE_MAPS, _LIVE_STATES = 8, 24  # float32 values alive at the peak: per attent
 def probabilities_of_passes(
     model: nn.Module,
     site_map: SiteMap,
-    live: Mapping[Point, Live],
+    live: Mapping[Point, SiteNoise],
     batches: Sequence[TokenBatch],
     passes: int,
     masks: str = "per_example",

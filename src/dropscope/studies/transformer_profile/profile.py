@@ -13,7 +13,7 @@ from torch import nn
 
 from dropscope.errors import BadInput
 from dropscope.injection import FIELDS
-from dropscope.progress import progress as showing
+from dropscope.progress import track
 from dropscope.studies.transformer_profile.checkpoints import Described, fingerprint, head_is_trained, load
 from dropscope.studies.transformer_profile.configurations import (
     CONFIGURATIONS,
@@ -104,7 +104,7 @@ def _one_configuration(
     study: Study, parts: Parts, on: Bench, configuration: Configuration, reached: Reach | None, show: bool | None
 ) -> None:
     placement = placement_of(configuration, study.rates, reached)
-    with showing(f"{parts.name}, {configuration.name}", study.passes * len(on.encoded.tokens), show=show) as tick:
+    with track(f"{parts.name}, {configuration.name}", study.passes * len(on.encoded.tokens), show=show) as tick:
         found = evaluate(on, placement, study.passes, study.masks, study.seed, tick)
     row = {
         "model": parts.name, "configuration": configuration.name, "attention_rate": configuration.attention,
@@ -120,7 +120,7 @@ def _one_configuration(
 def _one_map(study: Study, parts: Parts, on: Bench, show: bool | None) -> None:
     layers = int(getattr(on.model.config, "num_hidden_layers", 12))
     total = 2 * layers * study.sensitivity_passes * len(on.encoded.tokens)
-    with showing(f"{parts.name}, sensitivity", total, show=show) as tick:
+    with track(f"{parts.name}, sensitivity", total, show=show) as tick:
         table = sensitivity(on, SENSITIVITY_RATE, study.sensitivity_passes, study.masks, study.seed, tick)
     parts.write_sensitivity(table)
 

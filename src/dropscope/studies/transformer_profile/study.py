@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from dropscope.device import device_named
+from dropscope.device import as_device
 from dropscope.errors import BadInput, DropscopeError
 from dropscope.report import Claim, claim_folder, write_summary
 from dropscope.studies.transformer_profile import reports
@@ -42,7 +42,7 @@ def run(study: Study, out: str | Path, device: str | torch.device | None = None,
 
     The folder is taken up where it was left: weights, and each model × configuration, are there or they are not.
     """
-    folder, where = Path(out), device_named(device)
+    folder, where = Path(out), as_device(device)
     claim_folder(folder, study.spec)
     study.items.save(folder / "dataset.parquet")
     found, skipped = describe(study.models)

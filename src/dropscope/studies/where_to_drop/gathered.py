@@ -97,7 +97,7 @@ def _joined(parts: Sequence[tuple[str, pd.DataFrame]], layers: Sequence[str]) ->
         for column in ("placement", "measure", *JUDGED):
             if column not in rows:
                 raise BadInput("rows are a sweep's", f"columns of {name}", list(rows.columns), f"keep {column!r}")
-        wanted = ("placement", "measure", "twin_of", *_KEPT, *_INTERVALS)
+        wanted = ("placement", "measure", "equivalent_to", *_KEPT, *_INTERVALS)
         frames.append(rows[[column for column in wanted if column in rows]].assign(network=name))
     table = pd.concat(frames, ignore_index=True)
     for column in ("network", "measure"):

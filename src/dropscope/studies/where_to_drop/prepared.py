@@ -17,8 +17,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dropscope.atomic import write_whole
-from dropscope.progress import progress
+from dropscope.atomic import atomic_write
+from dropscope.progress import track
 from dropscope.studies.where_to_drop.mammograms import Mammogram, check_image, read_bytes, read_image
 from dropscope.studies.where_to_drop.preprocessing import Settings, steps
 
@@ -59,7 +59,7 @@ def prepare(
             return known
         result = steps(read_image(read_bytes(one.path), one.path), settings, str(one.path)).result
         if place is not None:
-            write_whole(place, lambda part: np.save(part, result, allow_pickle=False))
+            atomic_write(place, lambda part: np.save(part, result, allow_pickle=False))
         return result
 
     images = np.empty((len(mammograms), settings.side, settings.side), np.float32)
@@ -85,7 +85,7 @@ def _known(place: Path, side: int) -> NDArray[np.float32] | None:
 
 def _all(what: str, work: Callable[[_Item], _Result], items: Sequence[_Item], show: bool | None) -> Iterator[_Result]:
     """Results in order, several at a time: Pillow and OpenCV leave the interpreter free while they work."""
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, progress(what, len(items), "images", show) as tick:
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, track(what, len(items), "images", show) as tick:
         try:
             for result in pool.map(work, items):
                 tick(1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dropscope.atomic import write_whole
+from dropscope.atomic import atomic_write
 from dropscope.report import write_text
 from dropscope.studies.where_to_drop.task import NetworkResult
 
@@ -19,7 +19,7 @@ def save_result(folder: Path, result: NetworkResult) -> None:
     for name in _TABLES:
         table = getattr(result, name)
         if table is not None:
-            write_whole(folder / f"{name}.parquet", lambda part, table=table: table.to_parquet(part, index=False))  # type: ignore[misc]
+            atomic_write(folder / f"{name}.parquet", lambda part, table=table: table.to_parquet(part, index=False))  # type: ignore[misc]
     facts = {"name": result.name, "accuracy": result.accuracy, "levels": result.levels}
     write_text(folder / _FACTS, json.dumps(facts, indent=2) + "\n")
 

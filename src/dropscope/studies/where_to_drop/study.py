@@ -207,7 +207,7 @@ def _curves(net: nn.Module, task: Task, size: Preset, options: dict[str, Any]) -
     tables = []
     for placement in curve_placements(task):
         found = uncertainty(net, placement, task.test, **{**options, "progress": False})
-        names = [name for name in measures.S1 if name in found]
+        names = [name for name in measures.DEFAULT if name in found]
         long = found.melt(id_vars=["id", "correct"], value_vars=names, var_name="measure", value_name="uncertainty")
         tables.append(long.assign(placement=placement).rename(columns={"id": "example"}))
     return pd.concat(tables, ignore_index=True)[["placement", "measure", "example", "uncertainty", "correct"]]
