@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from dropscope import measures
-from dropscope.analysis import REPLICATES, bootstrap, interval, resamples
+from dropscope.analysis import REPLICATES, bootstrap_scores, interval, resamples
 from dropscope.injection import audit, find_sites
 from dropscope.model import random_state_kept
 from dropscope.placement import PlacementGrid
@@ -145,7 +145,7 @@ def _verdict(tables: dict[str, pd.DataFrame], placement: str) -> str:
     (mc, plain) = tables.values()
     indices = resamples(len(mc), None, REPLICATES, 0)
     drawn = [
-        bootstrap(
+        bootstrap_scores(
             torch.tensor(t.uncertainty.to_numpy(copy=True)), torch.tensor(t.correct.to_numpy(copy=True)), indices
         )["aurc"]
         for t in (mc, plain)

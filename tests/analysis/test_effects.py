@@ -10,9 +10,22 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from dropscope.analysis.effects import effect, paired, pairwise_contrasts, slope, spearman, trends
+from dropscope.analysis.effects import (
+    effect_over_networks,
+    paired_differences,
+    pairwise_contrasts,
+    slope,
+    spearman,
+    trends,
+)
 from dropscope.analysis.inference import holm, over_networks
-from dropscope.analysis.placements import QUANTITIES, computed, described, marginal, per_layer_rate
+from dropscope.analysis.placements import (
+    QUANTITIES,
+    marginal_means,
+    per_layer_rate,
+    with_quantities,
+    without_equivalents,
+)
 from dropscope.errors import BadInput
 from dropscope.placement.grid import PlacementGrid
 from dropscope.placement.placement import Placement
@@ -54,7 +67,7 @@ def rows_of(texts: list[str], **columns: object) -> pd.DataFrame:
 def test_every_quantity_is_its_formula() -> None:
     grid = PlacementGrid(LAYERS, (0.1, 0.4, 0.9), ("before_activation", "after_activation"))
     texts = [str(placement) for placement in grid]
-    found = described(rows_of(texts), LAYERS)
+    found = with_quantities(rows_of(texts), LAYERS)
     for index in range(0, len(texts), 7):
         expected = by_hand(texts[index])
         for name in QUANTITIES:
@@ -63,7 +76,7 @@ def test_every_quantity_is_its_formula() -> None:
 
 def test_two_layers_have_the_moments_of_a_coin() -> None:
     """Of a coin with success s: skewness (1 − 2s)/√(s(1 − s)), kurtosis 1/(s(1 − s)) − 3."""
-    found = described(rows_of(["a=0.2,b=0.6"]), ["a", "b"]).iloc[0]
+    found = with_quantities(rows_of(["a=0.2,b=0.6"]), ["a", "b"]).iloc[0]
     success = 0.75
     variance = success * (1 - success)
     assert found["mu"] == pytest.approx(1.75)
@@ -73,14 +86,14 @@ def test_two_layers_have_the_moments_of_a_coin() -> None:
 
 
 def test_one_layer_has_no_skewness() -> None:
-    found = described(rows_of(["conv2=0.3", "fc1=0.7"]), LAYERS)
+    found = with_quantities(rows_of(["conv2=0.3", "fc1=0.7"]), LAYERS)
     assert found["sigma"].tolist() == [0, 0]
     assert found[["skewness", "kurtosis"]].isna().all(axis=None)
 
 
 def test_names_rates_and_positions() -> None:
     texts = ["conv1@before_activation=0.1,fc1@before_activation=0.3", "conv2@after_activation=0.5", "conv3@input=0.2"]
-    found = described(rows_of([*texts, "conv1@input=0.1,fc1=0.2"]), LAYERS)
+    found = with_quantities(rows_of([*texts, "conv1@input=0.1,fc1=0.2"]), LAYERS)
     assert found["position"].tolist() == ["before", "after", "input", "mixed"]
     assert found["first_layer"].tolist() == ["conv1", "conv2", "conv3", "conv1"]
     assert found["last_layer"].tolist() == ["fc1", "conv2", "conv3", "fc1"]
@@ -89,13 +102,13 @@ def test_names_rates_and_positions() -> None:
 
 
 def test_a_layer_may_name_its_own_position() -> None:
-    found = described(rows_of(["blocks.1=0.1,head@input=0.2", "head@input=0.4"]), ["blocks.1", "head@input"])
+    found = with_quantities(rows_of(["blocks.1=0.1,head@input=0.2", "head@input=0.4"]), ["blocks.1", "head@input"])
     assert found["position"].tolist() == ["auto", "auto"]
     assert found["rate_head@input"].tolist() == [0.2, 0.4]
 
 
 def test_the_plain_placement_has_nothing() -> None:
-    found = described(rows_of(["none", "conv1=0.1"]), LAYERS)
+    found = with_quantities(rows_of(["none", "conv1=0.1"]), LAYERS)
     assert found["n_layers"].tolist() == [0, 1]
     assert found.loc[0, ["p_mean", "first", "mu", "skewness"]].isna().all()
     assert found.loc[0, "position"] == "none"
@@ -104,14 +117,14 @@ def test_the_plain_placement_has_nothing() -> None:
 @pytest.mark.parametrize("text", ["fc2=0.5", "own", "conv1@input=0.1,conv1@output=0.2"])
 def test_rows_that_are_not_of_these_layers_are_refused(text: str) -> None:
     with pytest.raises(BadInput, match="Instead"):
-        described(rows_of(["conv1=0.1", text]), LAYERS)
+        with_quantities(rows_of(["conv1=0.1", text]), LAYERS)
 
 
 def test_the_whole_grid_of_two_positions_is_described_in_seconds() -> None:
     texts = [str(p) for p in PlacementGrid(LAYERS, positions=("before_activation", "after_activation"))]
     rows = rows_of(texts * 6)
     started = time.monotonic()
-    assert len(described(rows, LAYERS)) == 119_988
+    assert len(with_quantities(rows, LAYERS)) == 119_988
     assert time.monotonic() - started < 15
 
 
@@ -128,12 +141,12 @@ def some_rows(networks: int = 3, seed: int = 0) -> pd.DataFrame:
         for n in range(networks)
         for measure in ("bald", "variation_max")
     ]
-    return described(pd.concat(frames, ignore_index=True), LAYERS)
+    return with_quantities(pd.concat(frames, ignore_index=True), LAYERS)
 
 
 def test_a_marginal_is_a_mean_of_means() -> None:
     rows = some_rows()
-    found = marginal(rows, "n_layers", "aurc").set_index(["measure", "n_layers"])
+    found = marginal_means(rows, "n_layers", "aurc").set_index(["measure", "n_layers"])
     means, variances = [], []
     for network in rows["network"].unique():
         own = rows[(rows["network"] == network) & (rows["measure"] == "bald") & (rows["n_layers"] == 2)]["aurc"]
@@ -145,7 +158,7 @@ def test_a_marginal_is_a_mean_of_means() -> None:
     assert line["between"] == pytest.approx(np.std(means, ddof=1))
     ends = stats.t.interval(0.95, 2, np.mean(means), stats.sem(means))
     assert (line["low"], line["high"]) == pytest.approx(ends)
-    assert marginal(some_rows(1), "n_layers", "aurc")[["low", "high", "between"]].isna().all(axis=None)
+    assert marginal_means(some_rows(1), "n_layers", "aurc")[["low", "high", "between"]].isna().all(axis=None)
     assert (line["placements"], line["networks"]) == (6 * 9, 3)
 
 
@@ -163,19 +176,21 @@ def test_per_layer_and_rate() -> None:
 
 def test_equal_means_of_rates_are_one_group() -> None:
     """.1 + .2 is not .3 in floating point."""
-    found = marginal(described(rows_of(["a=0.1,b=0.2", "a=0.15"], aurc=[1.0, 2.0]), ["a", "b"]), "p_mean", "aurc")
+    found = marginal_means(
+        with_quantities(rows_of(["a=0.1,b=0.2", "a=0.15"], aurc=[1.0, 2.0]), ["a", "b"]), "p_mean", "aurc"
+    )
     assert found["placements"].tolist() == [2]
 
 
 def test_an_unknown_column_is_named() -> None:
     with pytest.raises(BadInput, match="aurk"):
-        marginal(some_rows(1), "n_layers", "aurk")
+        marginal_means(some_rows(1), "n_layers", "aurk")
 
 
 def test_twins_count_once() -> None:
     rows = rows_of(["a=0.1", "b=0.1"], equivalent_to=[None, "a=0.1"])
-    assert computed(rows)["placement"].tolist() == ["a=0.1"]
-    assert len(computed(rows_of(["a=0.1", "b=0.1"]))) == 2
+    assert without_equivalents(rows)["placement"].tolist() == ["a=0.1"]
+    assert len(without_equivalents(rows_of(["a=0.1", "b=0.1"]))) == 2
 
 
 # --- effects ----------------------------------------------------------------------------------------------------------
@@ -224,7 +239,7 @@ def test_holm_within_a_quantity() -> None:
 
 
 def test_contrasts_of_known_kinds() -> None:
-    rows = described(
+    rows = with_quantities(
         rows_of(
             ["a=0.1", "b=0.1", "a=0.1,b=0.1"] * 2,
             measure="bald",
@@ -247,21 +262,21 @@ def test_contrasts_of_known_kinds() -> None:
 def test_pairs_are_equal_rates_of_the_same_network_and_measure() -> None:
     one = some_rows(networks=2)
     shuffled = one.sample(frac=1, random_state=0).assign(aurc=lambda r: r["aurc"] - 0.25)
-    found = paired(one, shuffled, "moved", ["aurc"])
+    found = paired_differences(one, shuffled, "moved", ["aurc"])
     assert found["value"].tolist() == pytest.approx([0.25, 0.25])
     assert found["largest"].tolist() == pytest.approx([0.25, 0.25])
     assert found["pairs"].tolist() == [2 * 255, 2 * 255]
-    same = paired(one, one, "same", ["aurc"])
+    same = paired_differences(one, one, "same", ["aurc"])
     assert same["largest"].tolist() == [0, 0]
-    few = paired(one[one["n_layers"] == 1], one, "few", ["aurc"])
+    few = paired_differences(one[one["n_layers"] == 1], one, "few", ["aurc"])
     assert few["pairs"].tolist() == [2 * 12, 2 * 12]
 
 
 def test_a_null_other_than_zero() -> None:
     rows = pd.DataFrame({"network": ["a", "b", "c"], "aurc": [0.4, 0.5, 0.7]})
-    found = effect(rows, lambda own: float(own["aurc"].mean()), null=0.5)
+    found = effect_over_networks(rows, lambda own: float(own["aurc"].mean()), null=0.5)
     known = over_networks([0.4, 0.5, 0.7])
     assert (found.value, found.low, found.high) == pytest.approx((known.value, known.low, known.high))
     assert found.p == pytest.approx(stats.ttest_1samp([0.4, 0.5, 0.7], 0.5).pvalue)
-    alone = effect(rows[["aurc"]], lambda own: float(len(own)))
+    alone = effect_over_networks(rows[["aurc"]], lambda own: float(len(own)))
     assert (alone.value, alone.n) == (3.0, 1)

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from dropscope.analysis.contrasts import cohens_d, difference_of_means, paired_d, rank_correlation, sign_test
-from dropscope.analysis.inference import bootstrap_p, holm, over_clusters, over_networks, simultaneous
+from dropscope.analysis.inference import bootstrap_p, holm, over_clusters, over_networks, simultaneous_intervals
 
 DRAW = np.random.default_rng(7)
 NAN = float("nan")
@@ -91,18 +91,18 @@ class TestSimultaneous:
     def test_factor_is_sidaks_for_independent_values(self) -> None:
         draws = np.random.default_rng(0).normal(size=(8, 40_000)) * np.arange(1, 9)[:, None]
         sidak = stats.norm.ppf((1 + 0.95 ** (1 / 8)) / 2)
-        for (low, high), scale in zip(simultaneous([0.0] * 8, draws), range(1, 9), strict=True):
+        for (low, high), scale in zip(simultaneous_intervals([0.0] * 8, draws), range(1, 9), strict=True):
             assert (low / scale, high / scale) == pytest.approx((-sidak, sidak), rel=0.03)
 
     def test_equal_values_cost_nothing(self) -> None:
         draws = np.tile(np.random.default_rng(0).normal(size=(1, 20_000)), (5, 1))
-        assert simultaneous([0.0] * 5, draws)[4] == pytest.approx((-1.96, 1.96), abs=0.05)
+        assert simultaneous_intervals([0.0] * 5, draws)[4] == pytest.approx((-1.96, 1.96), abs=0.05)
 
     def test_constant_and_undefined_replicates(self) -> None:
-        constant, missing = simultaneous([0.5, 0.5], np.array([[0.5, 0.5, 0.5], [0.4, NAN, 0.6]]))
+        constant, missing = simultaneous_intervals([0.5, 0.5], np.array([[0.5, 0.5, 0.5], [0.4, NAN, 0.6]]))
         assert constant == (0.5, 0.5)
         assert undefined(*missing)
-        assert undefined(*simultaneous([0.5], np.empty((1, 0)))[0])
+        assert undefined(*simultaneous_intervals([0.5], np.empty((1, 0)))[0])
 
 
 class TestSignTest:

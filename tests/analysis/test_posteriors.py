@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import integrate, stats
 
-from dropscope.analysis.posteriors import compared, ordered_pairs, patient_bootstrap, posterior
+from dropscope.analysis.posteriors import differences_over_patients, ordered_pairs, posterior, win_posterior
 
 
 def test_of_144_experiments_84_wins_or_60_are_significant_and_nothing_between() -> None:
@@ -29,7 +29,7 @@ def test_an_interval_leaves_out_a_fortieth_on_each_side(wins: float, n: int) -> 
 
 
 def test_ties_count_half_and_missing_experiments_do_not_count() -> None:
-    p = compared([0.5, 0.5, 0.9, np.nan, 0.1], [0.5, 0.5, 0.1, 0.2, np.nan])
+    p = win_posterior([0.5, 0.5, 0.9, np.nan, 0.1], [0.5, 0.5, 0.1, 0.2, np.nan])
     assert (p.wins, p.n) == (2.0, 3)
 
 
@@ -50,7 +50,7 @@ def test_the_difference_is_the_mean_over_images_then_over_experiments() -> None:
     values[0, :, 0] = [0.3, 0.5, np.nan]  # the third image has no error under the first network
     values[0, 2, 1] = np.nan
     values[1, :, 0] = [0.1, 0.1, 0.4]
-    found = patient_bootstrap(values, ["a", "b"], ["p", "q", "r"], replicates=200).iloc[0]
+    found = differences_over_patients(values, ["a", "b"], ["p", "q", "r"], replicates=200).iloc[0]
     assert found.difference == pytest.approx(((0.3 + 0.5) / 2 + (0.1 + 0.1 + 0.4) / 3) / 2)
     assert found.patients == 3
 
@@ -60,7 +60,7 @@ def test_the_interval_is_that_of_resampling_patients_one_by_one() -> None:
     values = draw.random((3, 8, 2))
     values[1, 2] = np.nan
     patients = ["a", "a", "b", "c", "d", "e", "e", "f"]
-    found = patient_bootstrap(values, ["x", "y"], patients, level=0.9, replicates=20_000, seed=0).iloc[0]
+    found = differences_over_patients(values, ["x", "y"], patients, level=0.9, replicates=20_000, seed=0).iloc[0]
     slow, groups = [], np.unique(patients)
     for _ in range(4000):
         chosen = np.concatenate([np.flatnonzero(np.array(patients) == g) for g in draw.choice(groups, len(groups))])
@@ -72,9 +72,9 @@ def test_the_interval_is_that_of_resampling_patients_one_by_one() -> None:
 
 def test_equal_measures_differ_by_nothing_and_one_patient_decides_nothing() -> None:
     values = np.full((2, 4, 2), 0.5)
-    same = patient_bootstrap(values, ["a", "b"], list("pqrs"), replicates=100).iloc[0]
+    same = differences_over_patients(values, ["a", "b"], list("pqrs"), replicates=100).iloc[0]
     assert (same.difference, same.low, same.high, same.significant) == (0, 0, 0, False)
-    alone = patient_bootstrap(values + np.array([0.1, 0.0]), ["a", "b"], ["p"] * 4, replicates=100).iloc[0]
+    alone = differences_over_patients(values + np.array([0.1, 0.0]), ["a", "b"], ["p"] * 4, replicates=100).iloc[0]
     assert alone.difference == pytest.approx(0.1)
     assert np.isnan(alone.low)
     assert not alone.significant
@@ -84,7 +84,7 @@ def test_patients_without_a_value_do_not_make_an_interval() -> None:
     """One patient of four has errors: resampling draws its value or nothing, never a spread."""
     values = np.full((1, 4, 2), np.nan)
     values[0, 0] = 0.4, 0.5
-    found = patient_bootstrap(values, ["a", "b"], list("pqrs"), replicates=200).iloc[0]
+    found = differences_over_patients(values, ["a", "b"], list("pqrs"), replicates=200).iloc[0]
     assert found.difference == pytest.approx(-0.1)
     assert found.patients == 1
     assert np.isnan(found.low)

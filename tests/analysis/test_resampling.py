@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dropscope import scores
-from dropscope.analysis.resampling import bootstrap, interval, resamples
+from dropscope.analysis.resampling import bootstrap_scores, interval, resamples
 
 
 def test_quantiles_of_known_replicates() -> None:
@@ -22,7 +22,7 @@ def test_the_interval_covers_a_known_mean() -> None:
     draw, covered = np.random.default_rng(0), 0
     for seed in range(100):
         correct = torch.from_numpy(draw.random(200) < 0.8)
-        low, high = interval(bootstrap(torch.rand(200), correct, resamples(200, None, 200, seed))["accuracy"])
+        low, high = interval(bootstrap_scores(torch.rand(200), correct, resamples(200, None, 200, seed))["accuracy"])
         covered += low <= 0.8 <= high
     assert 0.88 <= covered / 100 <= 1.0
 
@@ -32,7 +32,7 @@ def test_replicates_are_the_scores_of_resampled_examples(groups: list[int] | Non
     generator = torch.Generator().manual_seed(0)
     u, right = torch.rand(40, generator=generator), torch.rand(40, generator=generator) < 0.7
     indices = resamples(40, groups, 7, 0)
-    drawn = bootstrap(u, right, indices)
+    drawn = bootstrap_scores(u, right, indices)
     for i, chosen in enumerate(indices):
         for name, value in scores.ranking_scores(u[chosen], right[chosen]).items():
             torch.testing.assert_close(drawn[name][i], value, equal_nan=True)
@@ -49,7 +49,7 @@ def test_whole_groups_are_drawn() -> None:
             assert len({counts[i] for i in who}) == 1
         sizes.add(len(chosen))
     assert len(sizes) > 1
-    drawn = bootstrap(torch.rand(10), torch.rand(10) < 0.5, resamples(10, groups, 50, 0))
+    drawn = bootstrap_scores(torch.rand(10), torch.rand(10) < 0.5, resamples(10, groups, 50, 0))
     assert drawn["aurc"].shape == (50,)
 
 
@@ -57,8 +57,8 @@ def test_groups_widen_the_interval_of_what_they_share() -> None:
     """Outcomes equal within a group: fewer independent replicates, a wider interval."""
     right = torch.arange(20).repeat_interleave(10) % 3 > 0
     u = torch.rand(200, generator=torch.Generator().manual_seed(0))
-    alone = interval(bootstrap(u, right, resamples(200, None, 400, 0))["accuracy"])
-    grouped = interval(bootstrap(u, right, resamples(200, [i // 10 for i in range(200)], 400, 0))["accuracy"])
+    alone = interval(bootstrap_scores(u, right, resamples(200, None, 400, 0))["accuracy"])
+    grouped = interval(bootstrap_scores(u, right, resamples(200, [i // 10 for i in range(200)], 400, 0))["accuracy"])
     assert grouped[1] - grouped[0] > 2 * (alone[1] - alone[0])
 
 
@@ -66,7 +66,7 @@ def test_the_difference_of_identical_rankings_is_exactly_zero() -> None:
     generator = torch.Generator().manual_seed(1)
     u, right = torch.rand(60, generator=generator), torch.rand(60, generator=generator) < 0.7
     indices = resamples(60, None, 100, 3)
-    first, second = bootstrap(u, right, indices), bootstrap(2 * u + 1, right, indices)
+    first, second = bootstrap_scores(u, right, indices), bootstrap_scores(2 * u + 1, right, indices)
     for name in first:
         difference = first[name] - second[name]
         assert interval(difference) == (0.0, 0.0)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dropscope.errors import BadInput
-from dropscope.report.claims import Claim, decided
+from dropscope.report.claims import Claim, verdict_of_interval
 from dropscope.report.writing import claim_folder, latex, new_figure, write_figure, write_summary, write_table
 from dropscope.studies.training import History, Recipe, fit, load_weights, trained_once
 
@@ -56,9 +56,9 @@ def test_a_folder_holds_one_study(tmp_path: Path) -> None:
 
 
 def test_an_interval_decides_only_where_it_lies_on_one_side() -> None:
-    assert decided(-1, 1, above=0) == "cannot be decided"
+    assert verdict_of_interval(-1, 1, above=0) == "cannot be decided"
     with pytest.raises(TypeError):
-        decided(0, 1, above=0, below=1)
+        verdict_of_interval(0, 1, above=0, below=1)
 
 
 def recipe(epochs: int, scores: list[float]) -> Recipe:

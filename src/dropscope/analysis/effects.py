@@ -54,13 +54,13 @@ def spearman(x: ArrayLike, y: ArrayLike) -> tuple[float, float]:
     return rho, float(2 * stats.t.sf(abs(t), len(a) - 2))
 
 
-def effect(rows: pd.DataFrame, statistic: Statistic, null: float = 0.0) -> Estimate:
+def effect_over_networks(rows: pd.DataFrame, statistic: Statistic, null: float = 0.0) -> Estimate:
     """A statistic of each network's own rows, over networks with its t interval; p is of "it is `null`".
 
     Rows without a column `network` are one network, for which the interval is undefined.
 
     >>> rows = pd.DataFrame({"network": ["a", "a", "b", "b"], "aurc": [1.0, 3.0, 2.0, 6.0]})
-    >>> e = effect(rows, lambda part: float(part["aurc"].mean()), null=1.0); e.value, e.n
+    >>> e = effect_over_networks(rows, lambda part: float(part["aurc"].mean()), null=1.0); e.value, e.n
     (3.0, 2)
     """
     return _over([statistic(own) for own in _networks(rows)], null)
@@ -118,7 +118,7 @@ def pairwise_contrasts(
     return adjusted(pd.DataFrame(lines), ["effect", "statistic"])
 
 
-def paired(one: pd.DataFrame, other: pd.DataFrame, name: str, scores: Sequence[str]) -> pd.DataFrame:
+def paired_differences(one: pd.DataFrame, other: pd.DataFrame, name: str, scores: Sequence[str]) -> pd.DataFrame:
     """Scores of `one` minus those of `other`, paired by measure and rates of all layers (`rate_…`), within a network.
 
     `largest` is the largest absolute difference of any pair: exactly 0 where the two are the same function. `relative`
@@ -133,7 +133,7 @@ def paired(one: pd.DataFrame, other: pd.DataFrame, name: str, scores: Sequence[s
     for measure, part in _measures(both):
         for score in scores:
             gaps = part.assign(gap=part[score] - part[f"{score}_other"])
-            estimate = effect(gaps, lambda own: float(own["gap"].mean()))
+            estimate = effect_over_networks(gaps, lambda own: float(own["gap"].mean()))
             facts = {"largest": float(gaps["gap"].abs().max()), "pairs": len(gaps)}
             facts["relative"] = estimate.value / float(part[f"{score}_other"].mean() or np.nan)
             line = {"effect": name, "statistic": "paired difference", "measure": measure, "score": score}

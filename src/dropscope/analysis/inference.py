@@ -93,13 +93,15 @@ def bootstrap_p(
     return min(1.0, max(2 * float(min(tails)) / (replicates + 1), 2 * 0.5 ** len(sums)))
 
 
-def simultaneous(values: Sequence[float], replicates: np.ndarray, level: float = 0.95) -> list[tuple[float, float]]:
+def simultaneous_intervals(
+    values: Sequence[float], replicates: np.ndarray, level: float = 0.95
+) -> list[tuple[float, float]]:
     """Intervals that all hold at once with probability `level`, from paired bootstrap replicates `[K, replicates]`.
 
     value ± c·s with s the std of its replicates and c the level-quantile of the largest |replicate − value|/s over the
     K: "the best of K beats the baseline" needs this (PITFALLS R29). NaN where a replicate is undefined.
 
-    >>> simultaneous([5.0], np.array([[4.0, 5.0, 6.0]]))
+    >>> simultaneous_intervals([5.0], np.array([[4.0, 5.0, 6.0]]))
     [(4.0, 6.0)]
     """
     points, drawn = np.asarray(values, float), np.asarray(replicates, float)

@@ -21,7 +21,7 @@ QUANTITIES = ("p_mean", "n_layers", "first", "last", "mu", "sigma", "skewness", 
 _POSITIONS = {"before_activation": "before", "after_activation": "after"}
 
 
-def described(rows: pd.DataFrame, layers: Sequence[str]) -> pd.DataFrame:
+def with_quantities(rows: pd.DataFrame, layers: Sequence[str]) -> pd.DataFrame:
     """The rows with what their placements are; every distinct text is read once.
 
     `layers` are the maskable layers in order, l = 1 … L. Adds, with p_l the rate of layer l (0 where it has none):
@@ -32,7 +32,8 @@ def described(rows: pd.DataFrame, layers: Sequence[str]) -> pd.DataFrame:
     meaning). `position` is before, after, input, output, auto, mixed or none. `none` has n_layers = 0, the rest NaN.
 
     >>> rows = pd.DataFrame({"placement": ["a=0.25,c=0.75", "b@input=0.5"]})
-    >>> described(rows, ["a", "b", "c"])[["p_mean", "n_layers", "first", "last", "mu", "position"]].values.tolist()
+    >>> columns = ["p_mean", "n_layers", "first", "last", "mu", "position"]
+    >>> with_quantities(rows, ["a", "b", "c"])[columns].values.tolist()
     [[0.5, 2, 1, 3, 2.5, 'auto'], [0.5, 1, 2, 2, 2.0, 'input']]
     """
     if "placement" not in rows:
@@ -53,7 +54,7 @@ def described(rows: pd.DataFrame, layers: Sequence[str]) -> pd.DataFrame:
     return rows.assign(**taken)
 
 
-def marginal(rows: pd.DataFrame, by: str | Sequence[str], score: str) -> pd.DataFrame:
+def marginal_means(rows: pd.DataFrame, by: str | Sequence[str], score: str) -> pd.DataFrame:
     """Mean and std of a score over placements, for every measure and value of `by`.
 
     Columns: `measure` (where rows have it), `by`, `mean`, `low`, `high`, `std`, `between`, `placements`, `networks`.
@@ -63,7 +64,7 @@ def marginal(rows: pd.DataFrame, by: str | Sequence[str], score: str) -> pd.Data
     sample; it describes and is no interval (R27). Rows without a value of `by` or of the score are left out.
 
     >>> rows = pd.DataFrame({"n_layers": [1, 1, 2], "aurc": [0.1, 0.3, 0.5]})
-    >>> marginal(rows, "n_layers", "aurc")[["n_layers", "mean", "std", "placements"]].round(3).values.tolist()
+    >>> marginal_means(rows, "n_layers", "aurc")[["n_layers", "mean", "std", "placements"]].round(3).values.tolist()
     [[1.0, 0.2, 0.1, 2.0], [2.0, 0.5, 0.0, 1.0]]
     """
     by = [by] if isinstance(by, str) else list(by)
@@ -94,20 +95,20 @@ def marginal(rows: pd.DataFrame, by: str | Sequence[str], score: str) -> pd.Data
 def per_layer_rate(rows: pd.DataFrame, which: Literal["first", "last"], score: str) -> pd.DataFrame:
     """`marginal` per (layer, rate), the layer being the first or the last masked one, the rate its rate (eq 23).
 
-    >>> rows = described(pd.DataFrame({"placement": ["a=0.2", "a=0.2,b=0.6"], "aurc": [0.1, 0.3]}), ["a", "b"])
+    >>> rows = with_quantities(pd.DataFrame({"placement": ["a=0.2", "a=0.2,b=0.6"], "aurc": [0.1, 0.3]}), ["a", "b"])
     >>> per_layer_rate(rows, "first", "aurc")[["first_layer", "first_rate", "mean"]].values.tolist()
     [['a', 0.2, 0.2]]
     """
     if which not in ("first", "last"):
         raise BadInput("a layer is the first or the last masked one", "which", which, "write 'first' or 'last'")
-    return marginal(rows, [which, f"{which}_layer", f"{which}_rate"], score)
+    return marginal_means(rows, [which, f"{which}_layer", f"{which}_rate"], score)
 
 
-def computed(rows: pd.DataFrame) -> pd.DataFrame:
+def without_equivalents(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows without twins: what equals another placement by mathematics counts once.
 
     >>> rows = pd.DataFrame({"placement": ["a@input=0.1", "b=0.1"], "equivalent_to": [None, "a@input=0.1"]})
-    >>> computed(rows)["placement"].tolist()
+    >>> without_equivalents(rows)["placement"].tolist()
     ['a@input=0.1']
     """
     return rows[rows["equivalent_to"].isna()] if "equivalent_to" in rows else rows

@@ -49,10 +49,10 @@ def posterior(wins: float, n: int, level: float = 0.95) -> Posterior:
     return Posterior(wins, n, float(low), float(high))
 
 
-def compared(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Posterior:
+def win_posterior(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Posterior:
     """The posterior of "A beats B" from one value each per experiment; experiments without a value are left out.
 
-    >>> compared([0.3, 0.4, 0.5, float("nan")], [0.2, 0.4, 0.6, 0.1]).wins
+    >>> win_posterior([0.3, 0.4, 0.5, float("nan")], [0.2, 0.4, 0.6, 0.1]).wins
     1.5
     """
     x, y = np.asarray(a, float), np.asarray(b, float)
@@ -65,13 +65,13 @@ def ordered_pairs(values: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
     """Every ordered pair of the columns of `values` (a row per experiment, a column per measure)."""
     rows = []
     for a, b in permutations(values.columns, 2):
-        p = compared(values[a].to_numpy(), values[b].to_numpy(), level)
+        p = win_posterior(values[a].to_numpy(), values[b].to_numpy(), level)
         row = {"better": a, "than": b, "wins": p.wins, "experiments": p.n, "mean": p.mean, "low": p.low, "high": p.high}
         rows.append(row | {"significant": p.significant})
     return pd.DataFrame(rows)
 
 
-def patient_bootstrap(
+def differences_over_patients(
     values: np.ndarray,
     measures: Sequence[str],
     patients: Sequence[Hashable],

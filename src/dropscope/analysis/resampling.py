@@ -30,7 +30,7 @@ def resamples(n: int, groups: Sequence[Hashable] | None, replicates: int, seed: 
     ]
 
 
-def bootstrap(uncertainty: Tensor, correct: Tensor, indices: Sequence[Tensor]) -> dict[str, Tensor]:
+def bootstrap_scores(uncertainty: Tensor, correct: Tensor, indices: Sequence[Tensor]) -> dict[str, Tensor]:
     """Ranking scores and accuracy of every replicate, `[replicates]`, for one measure `[n]` and its outcome `[n]`."""
     found: dict[str, list[Tensor]] = {}
     at_once = max(1, _AT_ONCE // len(uncertainty))

@@ -1,6 +1,6 @@
 """What studies write: claims, tables, summaries and figures."""
 
-from dropscope.report.claims import Claim, Verdict, claims_table, decided, shown
+from dropscope.report.claims import Claim, Verdict, claims_table, format_estimate, verdict_of_interval
 from dropscope.report.figures import accuracy_curves
 from dropscope.report.writing import (
     claim_folder,
@@ -18,10 +18,10 @@ __all__ = [
     "accuracy_curves",
     "claim_folder",
     "claims_table",
-    "decided",
+    "format_estimate",
     "markdown",
     "new_figure",
-    "shown",
+    "verdict_of_interval",
     "write_figure",
     "write_summary",
     "write_table",

@@ -28,12 +28,12 @@ class Claim:
     how: str
 
 
-def decided(low: float, high: float, *, above: float | None = None, below: float | None = None) -> Verdict:
+def verdict_of_interval(low: float, high: float, *, above: float | None = None, below: float | None = None) -> Verdict:
     """Whether an interval lies on the claimed side of a bound; one that crosses it, or is undefined, decides nothing.
 
-    >>> decided(0.2, 0.4, above=0), decided(-0.3, -0.1, above=0), decided(-0.1, 0.1, above=0)
-    ('holds', 'does not hold', 'cannot be decided')
-    >>> decided(0.2, 0.4, below=1), decided(float("nan"), 1, below=0)
+    >>> [verdict_of_interval(low, low + 0.2, above=0) for low in (0.2, -0.3, -0.1)]
+    ['holds', 'does not hold', 'cannot be decided']
+    >>> verdict_of_interval(0.2, 0.4, below=1), verdict_of_interval(float("nan"), 1, below=0)
     ('holds', 'cannot be decided')
     """
     if (above is None) == (below is None):
@@ -46,12 +46,12 @@ def decided(low: float, high: float, *, above: float | None = None, below: float
     return "holds" if high < below else "does not hold" if low > below else "cannot be decided"
 
 
-def shown(value: float, low: float, high: float, digits: int = 4, unit: str = "") -> str:
+def format_estimate(value: float, low: float, high: float, digits: int = 4, unit: str = "") -> str:
     """A number with its 95 % interval, as summaries print it.
 
-    >>> shown(0.12345, 0.1, 0.2)
+    >>> format_estimate(0.12345, 0.1, 0.2)
     '0.1235 (0.1000 to 0.2000)'
-    >>> shown(0.12345, math.nan, math.nan)
+    >>> format_estimate(0.12345, math.nan, math.nan)
     '0.1235 (no interval)'
     """
     if math.isnan(low) or math.isnan(high):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dropscope import scores
-from dropscope.analysis import REPLICATES, bootstrap, interval, resamples
+from dropscope.analysis import REPLICATES, bootstrap_scores, interval, resamples
 from dropscope.progress import track
 
 AGAINST = "plain_entropy"  # the baseline that differences are taken to
@@ -59,7 +59,7 @@ def interval_table(
         for (placement, measure), group in kept:
             uncertainty = torch.as_tensor(group.uncertainty.to_numpy(copy=True), device=device)
             correct = torch.as_tensor(group.correct.to_numpy(copy=True), device=device)
-            drawn = bootstrap(uncertainty, correct, indices)
+            drawn = bootstrap_scores(uncertainty, correct, indices)
             reference = reference or drawn
             entry = {"placement": placement, "measure": measure}
             for name in ("accuracy", *chosen):

@@ -11,7 +11,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from dropscope.analysis import compared
+from dropscope.analysis import win_posterior
 from dropscope.report import new_figure
 from dropscope.studies.segmentation_measures.evaluation import FOUR
 from dropscope.studies.segmentation_measures.exhibits import Exhibits
@@ -107,7 +107,7 @@ def posteriors_figure(means: pd.DataFrame) -> Figure:
     figure = new_figure(10, 5.4)
     x = np.linspace(0, 1, 1001)
     for axes, (a, b) in zip(figure.subplots(2, 3, sharex=True).flat, combinations(FOUR, 2), strict=True):
-        p = compared(means[a].to_numpy(), means[b].to_numpy())
+        p = win_posterior(means[a].to_numpy(), means[b].to_numpy())
         colour = _COLOURS[0] if p.significant else "0.5"
         density = p.density(x)
         axes.plot(x, density, color=colour, linewidth=1.6)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from dropscope.report import Claim, Verdict, decided, shown
+from dropscope.report import Claim, Verdict, format_estimate, verdict_of_interval
 from dropscope.studies.segmentation_measures.evaluation import FOUR
 from dropscope.studies.segmentation_measures.tables import SHORT
 
@@ -33,17 +33,18 @@ def judged(
 def _pair(posteriors: pd.DataFrame, bootstrap: pd.DataFrame, a: str, b: str) -> Claim:
     p = posteriors[(posteriors.better == a) & (posteriors.than == b)].iloc[0]
     difference, low, high = _difference(bootstrap, a, b)
-    by_patients = decided(low, high, above=0)
+    by_patients = verdict_of_interval(low, high, above=0)
     ours = (
-        f"better in {p.wins:g} of {p.experiments} experiments, probability {shown(p['mean'], p.low, p.high, 3)}; "
-        f"mean AUC-PR differs by {shown(difference, low, high)}, over patients: {by_patients}"
+        f"better in {p.wins:g} of {p.experiments} experiments, "
+        f"probability {format_estimate(p['mean'], p.low, p.high, 3)}; "
+        f"mean AUC-PR differs by {format_estimate(difference, low, high)}, over patients: {by_patients}"
     )
     return Claim(
         f"{a} > {b}",
         f"{SHORT[a].capitalize()} finds misclassified voxels better than {SHORT[b]}",
         "significant over 144 experiments",
         ours,
-        decided(p.low, p.high, above=0.5),
+        verdict_of_interval(p.low, p.high, above=0.5),
         "95 % interval of the Beta posterior over experiments (S3); beside it a bootstrap over patients at 1 − .05/6",
     )
 
@@ -86,7 +87,7 @@ def _count(posteriors: pd.DataFrame) -> Claim:
         "Averaged variance and averaged entropy do not differ; the other 10 of 12 ordered pairs do",
         "10 of 12 ordered pairs significant",
         f"{count} of {len(posteriors)} significant; variance beats entropy with probability "
-        f"{shown(tied['mean'], tied.low, tied.high, 3)}",
+        f"{format_estimate(tied['mean'], tied.low, tied.high, 3)}",
         same,
         "an interval that contains one half shows no difference, and proves no equality",
     )

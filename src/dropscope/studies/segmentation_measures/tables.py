@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from dropscope import scores
-from dropscope.analysis import compared, ordered_pairs, over_clusters, patient_bootstrap
+from dropscope.analysis import differences_over_patients, ordered_pairs, over_clusters, win_posterior
 from dropscope.studies.segmentation_measures.evaluation import FLOORS, FOUR
 
 SHORT = {
@@ -129,7 +129,7 @@ def floors(rows: pd.DataFrame) -> pd.DataFrame:
     table = []
     for floor in (1e-7, *FLOORS):
         name = "kullback_leibler" if floor == 1e-7 else f"kullback_leibler_{floor:.0e}".replace("e-0", "e-")
-        p = compared(values["bhattacharyya"].to_numpy(), values[name].to_numpy())
+        p = win_posterior(values["bhattacharyya"].to_numpy(), values[name].to_numpy())
         row = {"floor": f"{floor:.0e}".replace("e-0", "e-"), "mean AUC-PR ↑": values[name].mean()}
         table.append(row | {"Bhattacharyya wins": p.wins, "experiments": p.n, "low": p.low, "high": p.high})
     return pd.DataFrame(table)
@@ -142,7 +142,7 @@ def bootstrap(rows: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     for centre in ["all", *(centres if len(centres) > 1 else [])]:
         some = rows if centre == "all" else rows[rows.centre == centre]
         cube, patients = _cube(some)
-        parts.append(patient_bootstrap(cube, list(FOUR), patients, seed=seed).assign(centre=centre))
+        parts.append(differences_over_patients(cube, list(FOUR), patients, seed=seed).assign(centre=centre))
     return pd.concat(parts, ignore_index=True)[
         ["centre", "better", "than", "difference", "low", "high", "patients", "level", "significant"]
     ]

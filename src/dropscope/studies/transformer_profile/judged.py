@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from dropscope.analysis import Estimate, difference_of_means, over_networks, rank_correlation, sign_test
-from dropscope.report import Claim, Verdict, decided, shown
+from dropscope.report import Claim, Verdict, format_estimate, verdict_of_interval
 from dropscope.studies.transformer_profile import published
 from dropscope.studies.transformer_profile.comparisons import ALPHA, READINGS, gaps, kind_gap
 from dropscope.studies.transformer_profile.findings import Findings
@@ -49,7 +49,11 @@ def by_test(estimate: Estimate, null: float = 0.0) -> Verdict:
 
 def by_interval(estimate: Estimate, *, above: float | None = None, below: float | None = None) -> Verdict:
     """Whether a mean over models lies on the claimed side of a bound; too few models decide nothing."""
-    return decided(estimate.low, estimate.high, above=above, below=below) if estimate.n >= FEWEST else UNDECIDED
+    return (
+        verdict_of_interval(estimate.low, estimate.high, above=above, below=below)
+        if estimate.n >= FEWEST
+        else UNDECIDED
+    )
 
 
 def _deterministic_beats_mc(f: Findings) -> Claim:
@@ -343,8 +347,10 @@ def _listed(f: Findings, values: pd.Series) -> str:
 
 
 def _difference(e: Estimate, digits: int = 3) -> str:
-    return "too few models" if math.isnan(e.value) else f"{shown(e.value, e.low, e.high, digits)}, p = {e.p:.3g}"
+    return (
+        "too few models" if math.isnan(e.value) else f"{format_estimate(e.value, e.low, e.high, digits)}, p = {e.p:.3g}"
+    )
 
 
 def _mean(e: Estimate, digits: int = 4) -> str:
-    return "unknown" if math.isnan(e.value) else shown(e.value, e.low, e.high, digits)
+    return "unknown" if math.isnan(e.value) else format_estimate(e.value, e.low, e.high, digits)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pandas as pd
 
-from dropscope.analysis import interval, simultaneous
+from dropscope.analysis import interval, simultaneous_intervals
 from dropscope.studies.transformer_profile.calibration import Key, Replicated, difference, paired
 from dropscope.studies.transformer_profile.results import OVERALL, PLAIN, Evaluated
 
@@ -115,7 +115,7 @@ def _changes(
     pairs = [(name, score) for name in rivals for score in CRITERIA]
     values = [difference(found[model, name, group], plain, score) for name, score in pairs]
     drawn = np.stack([paired(found[model, name, group], plain, score).numpy() for name, score in pairs])
-    for (name, score), value, (low, high) in zip(pairs, values, simultaneous(values, drawn), strict=True):
+    for (name, score), value, (low, high) in zip(pairs, values, simultaneous_intervals(values, drawn), strict=True):
         changes[name][score] = Change(value, low, high)
     return changes
 

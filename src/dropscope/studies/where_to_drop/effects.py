@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dropscope.analysis import QUANTITIES, Choice, paired, pairwise_contrasts, trends
+from dropscope.analysis import QUANTITIES, Choice, paired_differences, pairwise_contrasts, trends
 from dropscope.studies.where_to_drop.gathered import JUDGED, PENALTIES, Gathered
 
 BEFORE_AFTER = "before − after the activation"
@@ -67,7 +67,7 @@ def _positions(g: Gathered, scores: list[str]) -> list[pd.DataFrame]:
     before, after = g.every[position == "before"], g.every[position == "after"]
     found = []
     if len(before) and len(after):
-        found.append(paired(before, after, BEFORE_AFTER, scores))
+        found.append(paired_differences(before, after, BEFORE_AFTER, scores))
     if g.inputs is not None:
-        found.append(paired(g.inputs, after if len(after) else g.rows, INPUT_AFTER, scores))
+        found.append(paired_differences(g.inputs, after if len(after) else g.rows, INPUT_AFTER, scores))
     return found

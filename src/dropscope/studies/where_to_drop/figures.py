@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from dropscope.analysis import marginal, per_layer_rate
+from dropscope.analysis import marginal_means, per_layer_rate
 from dropscope.report import new_figure, write_figure
 from dropscope.studies.where_to_drop import curve_figures
 from dropscope.studies.where_to_drop.gathered import Gathered
@@ -62,7 +62,9 @@ def figure_8(tasks: list[Gathered]) -> Figure | str:
         for position, part in rows.groupby("position", sort=False):
             style, width, alpha = _PLACES.get(str(position), ("-.", 1.6, 1.0))
             _line(axes, _stepped(part), "step", "#1f78b4", _placed(str(position)), style, width, alpha, band=False)
-        _band(axes, marginal(_stepped(rows[rows["position"] == rows["position"].iloc[0]]), "step", SCORE), "#1f78b4")
+        _band(
+            axes, marginal_means(_stepped(rows[rows["position"] == rows["position"].iloc[0]]), "step", SCORE), "#1f78b4"
+        )
         if g.inputs is not None:
             part = g.inputs[g.inputs["measure"] == "predictive_entropy"]
             _line(axes, _stepped(part), "step", "#b2182b", "on the layers' inputs")
@@ -213,13 +215,13 @@ def _line(
     alpha: float = 1.0, score: str = SCORE, marker: str = "", band: bool = True,
 ) -> None:  # fmt: skip
     """The mean over networks with its band, and a thin line for each network."""
-    table = marginal(rows, by, score)
+    table = marginal_means(rows, by, score)
     marker = marker or ("o" if len(table) == 1 else "")  # a line of one point would not be seen
     if band:
         _band(axes, table, colour, by)
     if rows["network"].nunique() > 1:
         for _, own in rows.groupby("network", observed=True):
-            each = marginal(own, by, score)
+            each = marginal_means(own, by, score)
             axes.plot(each[by], each["mean"], color=colour, linewidth=0.6, alpha=0.3)
     axes.plot(table[by], table["mean"], style, color=colour, linewidth=width, alpha=alpha, label=label, marker=marker)
 

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from dropscope.analysis import computed, described
+from dropscope.analysis import with_quantities, without_equivalents
 from dropscope.errors import BadInput
 from dropscope.studies.where_to_drop.task import NetworkResult, Task
 
@@ -36,7 +36,7 @@ class Gathered:
     @cached_property
     def rows(self) -> pd.DataFrame:
         """Each computed placement once."""
-        return computed(self.every)
+        return without_equivalents(self.every)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -102,4 +102,4 @@ def _joined(parts: Sequence[tuple[str, pd.DataFrame]], layers: Sequence[str]) ->
     table = pd.concat(frames, ignore_index=True)
     for column in ("network", "measure"):
         table[column] = pd.Categorical(table[column], categories=table[column].unique())
-    return described(table[table["placement"] != "none"], layers)
+    return with_quantities(table[table["placement"] != "none"], layers)

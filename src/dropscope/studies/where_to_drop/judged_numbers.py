@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from dropscope.analysis import Estimate, effect, over_networks
-from dropscope.report import Claim, Verdict, decided, shown
+from dropscope.analysis import Estimate, effect_over_networks, over_networks
+from dropscope.report import Claim, Verdict, format_estimate, verdict_of_interval
 from dropscope.studies.where_to_drop.gathered import Gathered
 from dropscope.studies.where_to_drop.published import Number, Published, published_for
 from dropscope.studies.where_to_drop.table_three import BATCH, batch_scores, curve_pair, paired_bootstrap, table_three
@@ -44,7 +44,7 @@ def _accuracy(g: Gathered, published: Published) -> Claim:
         "accuracy",
         f"The network, trained as described, has a test accuracy of {100 * least:.4g} to {100 * most:.4g} %",
         f"{100 * published.accuracy:.2f} %",
-        f"{shown(100 * estimate.value, 100 * low, 100 * high, 2, ' %')}; each: {each}",
+        f"{format_estimate(100 * estimate.value, 100 * low, 100 * high, 2, ' %')}; each: {each}",
         within(low, high, least, most),
         how,
     )
@@ -62,8 +62,8 @@ def _ends(g: Gathered, published: Published) -> list[Claim]:
             if rows.empty:
                 found.append(_absent(measure, end, value))
                 continue
-            ours = effect(rows, lambda own: float(own["rearrangement_penalty"].mean()))
-            other = effect(rows, lambda own: float(own["running_minimum_penalty"].mean()))
+            ours = effect_over_networks(rows, lambda own: float(own["rearrangement_penalty"].mean()))
+            other = effect_over_networks(rows, lambda own: float(own["running_minimum_penalty"].mean()))
             found.append(
                 Claim(
                     f"p_mean-{measure}-{end:g}",
@@ -117,7 +117,7 @@ def _met_words(g: Gathered) -> str:
 
 
 def _of(part: pd.DataFrame, statistic: str, score: str) -> Estimate:
-    return effect(part, lambda own: float(own[score].max() if statistic == "peak" else own[score].mean()))
+    return effect_over_networks(part, lambda own: float(own[score].max() if statistic == "peak" else own[score].mean()))
 
 
 def _table_three(g: Gathered, published: Published | None) -> list[Claim]:
@@ -161,7 +161,7 @@ def _order(g: Gathered, batches: pd.DataFrame, pair: tuple[str, str], n: int) ->
                 "paired bootstrap over the test examples of one network, its bias taken off: says nothing about other "
                 "networks"
             )
-        verdicts.append(decided(low, high, below=0))
+        verdicts.append(verdict_of_interval(low, high, below=0))
         texts.append(f"{_WORDS[score]} {told(Estimate(value, low, high, float('nan'), estimate.n, ''))}")
     batch = f"batches of {n}" if part["batch"].nunique() > 1 else f"all {n:,} examples"
     return Claim(

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dropscope.analysis import effect
-from dropscope.report import Claim, decided
+from dropscope.analysis import effect_over_networks
+from dropscope.report import Claim, verdict_of_interval
 from dropscope.studies.where_to_drop.effects import EARLY, alone_alone, alone_several, line
 from dropscope.studies.where_to_drop.gathered import JUDGED, Gathered
 from dropscope.studies.where_to_drop.published import published_for
@@ -81,7 +81,7 @@ def halves_claims(g: Gathered, table: pd.DataFrame) -> list[Claim]:
             continue
         for score in BOTH:
             rows = g.rows.assign(alone=g.rows[score].where(alone), several=g.rows[score].where(several))
-            ratio = effect(rows, lambda own: float(own["alone"].mean() / own["several"].mean()), null=0.5)
+            ratio = effect_over_networks(rows, lambda own: float(own["alone"].mean() / own["several"].mean()), null=0.5)
             each = [
                 f"{measure} {told(one)}"
                 for measure in g.measures
@@ -93,7 +93,7 @@ def halves_claims(g: Gathered, table: pd.DataFrame) -> list[Claim]:
                     f"Masking {layer} alone at least halves the mean {WORDS[score]} of masking several layers",
                     "it halves the mean penalty of multi-layer masking; measure and penalty not stated",
                     f"ratio of the means over all measures {told(ratio)}; per measure: {', '.join(each)}",
-                    decided(ratio.low, ratio.high, below=0.5),
+                    verdict_of_interval(ratio.low, ratio.high, below=0.5),
                     f"{measured(ratio)}; against a ratio of .5",
                 )
             )

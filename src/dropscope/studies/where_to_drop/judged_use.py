@@ -8,8 +8,8 @@ from __future__ import annotations
 import pandas as pd
 from scipy import stats
 
-from dropscope.analysis import effect, over_networks
-from dropscope.report import Claim, Verdict, decided
+from dropscope.analysis import effect_over_networks, over_networks
+from dropscope.report import Claim, Verdict, verdict_of_interval
 from dropscope.studies.where_to_drop.effects import line
 from dropscope.studies.where_to_drop.gathered import PLAIN, Gathered
 from dropscope.studies.where_to_drop.tables import chosen
@@ -73,7 +73,7 @@ def beats_plain_claims(g: Gathered) -> list[Claim]:
         low, high = estimate.low, estimate.high
         if g.networks == 1:
             low, high = (_widened(part.iloc[0], end, level) for end in ("low", "high"))
-        verdicts.append(decided(low, high, below=0))
+        verdicts.append(verdict_of_interval(low, high, below=0))
         placements = ", ".join(dict.fromkeys(part["placement"]))
         texts.append(f"{measure} ({placements}) {estimate.value:+.4f} ({low:+.4f} to {high:+.4f})")
     one = g.networks == 1
@@ -98,8 +98,8 @@ def _price(g: Gathered, measure: str, penalty: str) -> str:
     """What choosing by the penalty costs in AURC, both on these examples. Where many share the least penalty, a choice
     among them is blind: their mean counts, and it is said how many they are."""
     rows = g.of(measure)
-    cost = effect(rows, lambda own: float(own["aurc"][_least(own[penalty])].mean() - own["aurc"].min()))
-    tied = effect(rows, lambda own: float(_least(own[penalty]).sum())).value
+    cost = effect_over_networks(rows, lambda own: float(own["aurc"][_least(own[penalty])].mean() - own["aurc"].min()))
+    tied = effect_over_networks(rows, lambda own: float(_least(own[penalty]).sum())).value
     return f"{WORDS[penalty]} {told(cost)}" + (f", mean of {tied:,.0f} placements that share it" if tied > 1 else "")
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from dropscope import measures
-from dropscope.analysis import REPLICATES, bootstrap, interval, resamples
+from dropscope.analysis import REPLICATES, bootstrap_scores, interval, resamples
 from dropscope.engine import Explanation
 from dropscope.errors import BadInput, nearest
 from dropscope.model import random_state_kept, weights_fingerprint
@@ -181,7 +181,7 @@ def _chosen(
     right = plain.argmax(1) == task.test[1]
     entropy = measures.plain_entropy(plain)
     indices = resamples(len(right), task.test_groups, REPLICATES, 0)
-    reference = bootstrap(entropy, right, indices)["aurc"]
+    reference = bootstrap_scores(entropy, right, indices)["aurc"]
     rows = []
     for row in best.itertuples(index=False):
         table = uncertainty(
@@ -190,7 +190,7 @@ def _chosen(
         )  # fmt: skip
         values = torch.tensor(table[row.measure].to_numpy(copy=True))
         ours, theirs = (float(_aurc(u, right)) for u in (values, entropy))
-        low, high = interval(bootstrap(values, right, indices)["aurc"] - reference)
+        low, high = interval(bootstrap_scores(values, right, indices)["aurc"] - reference)
         rows.append(
             {"placement": row.placement, "measure": row.measure, "aurc": ours, "plain_aurc": theirs,
              "difference": ours - theirs, "low": low, "high": high}
@@ -199,7 +199,7 @@ def _chosen(
 
 
 def _aurc(uncertainty_: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    return bootstrap(uncertainty_, right, [torch.arange(len(right))])["aurc"][0]
+    return bootstrap_scores(uncertainty_, right, [torch.arange(len(right))])["aurc"][0]
 
 
 def _curves(net: nn.Module, task: Task, size: Preset, options: dict[str, Any]) -> pd.DataFrame:

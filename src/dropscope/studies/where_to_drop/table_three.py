@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from dropscope import scores
-from dropscope.analysis import REPLICATES, bootstrap, interval, over_networks, resamples
+from dropscope.analysis import REPLICATES, bootstrap_scores, interval, over_networks, resamples
 from dropscope.placement import Placement
 from dropscope.studies.where_to_drop.gathered import PENALTIES, Gathered
 from dropscope.studies.where_to_drop.published import published_for
@@ -108,7 +108,7 @@ def paired_bootstrap(g: Gathered, network: int, score: str, seed: int = 0) -> tu
     assert pair is not None
     first, second = (values(g, network, placement) for placement in pair)
     indices = resamples(len(first[1]), g.task.test_groups, REPLICATES, seed)
-    drawn = [bootstrap(*side, indices)[score] for side in (first, second)]
+    drawn = [bootstrap_scores(*side, indices)[score] for side in (first, second)]
     a, b = (float(scores.TABLE[score].function(*side)) for side in (first, second))
     gaps = drawn[0] - drawn[1]
     low, high = interval(gaps - gaps.mean() + (a - b))

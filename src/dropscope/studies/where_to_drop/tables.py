@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from dropscope.analysis import effect, marginal, over_networks
+from dropscope.analysis import effect_over_networks, marginal_means, over_networks
 from dropscope.studies.where_to_drop.gathered import PENALTIES, PLAIN, Gathered
 from dropscope.studies.where_to_drop.published import published_for
 
@@ -101,8 +101,8 @@ def single_layers(g: Gathered) -> pd.DataFrame:
             if rows.empty:
                 continue
             for score in (*PENALTIES, "aurc"):
-                mean = effect(rows, lambda own, s=score: float(own[s].mean()))  # type: ignore[misc]
-                peak = effect(rows, lambda own, s=score: float(own[s].max()))  # type: ignore[misc]
+                mean = effect_over_networks(rows, lambda own, s=score: float(own[s].mean()))  # type: ignore[misc]
+                peak = effect_over_networks(rows, lambda own, s=score: float(own[s].max()))  # type: ignore[misc]
                 lines.append(
                     {"layer": layer, "measure": measure, "score": score, "mean": mean.value, "mean_low": mean.low,
                      "mean_high": mean.high, "peak": peak.value, "peak_low": peak.low, "peak_high": peak.high,
@@ -117,7 +117,7 @@ def marginals(g: Gathered, by: str) -> pd.DataFrame:
     keys = {"first": ["first", "first_layer", "first_rate"], "last": ["last", "last_layer", "last_rate"]}.get(by, [by])
     rows = g.every if by == "position" else g.rows
     frames = [
-        marginal(rows, keys, s).assign(score=s, random=g.level(s, "random"), monotone=g.level(s, "monotone"))
+        marginal_means(rows, keys, s).assign(score=s, random=g.level(s, "random"), monotone=g.level(s, "monotone"))
         for s in (*PENALTIES, "aurc")
     ]
     return pd.concat(frames, ignore_index=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from dropscope.analysis import Estimate
-from dropscope.report import Verdict, decided, shown
+from dropscope.report import Verdict, format_estimate, verdict_of_interval
 
 ALPHA = 0.05
 FACTOR = 2.0  # a published number is met within this factor
@@ -28,7 +28,7 @@ ONE_NETWORK = "one network, so no interval: a rule about networks needs two or m
 
 def settled(line: pd.Series, *, above: float | None = None, below: float | None = None) -> Verdict:
     """`decided`, but only where Holm's p of the line's family agrees."""
-    verdict = decided(float(line["low"]), float(line["high"]), above=above, below=below)
+    verdict = verdict_of_interval(float(line["low"]), float(line["high"]), above=above, below=below)
     return verdict if line["p_holm"] <= ALPHA else UNDECIDED
 
 
@@ -96,7 +96,7 @@ def told(of: pd.Series | Estimate) -> str:
     if math.isnan(low) or math.isnan(high):
         return f"{value:.3g}"
     largest = max(abs(value), abs(low), abs(high))
-    return shown(value, low, high, digits=max(1, 3 - math.ceil(math.log10(largest)) if largest else 1))
+    return format_estimate(value, low, high, digits=max(1, 3 - math.ceil(math.log10(largest)) if largest else 1))
 
 
 def by_test(line: pd.Series) -> str:
