@@ -1,6 +1,6 @@
-"""The whole flow on real data that comes with a dependency: scikit-learn's handwritten digits, in under a minute.
+"""Demo of the whole flow on scikit-learn's handwritten digits, in under a minute.
 
-Owns the demo's model, data and words. Everything it shows is computed by the same functions a user calls.
+It owns its model, its data and its text. Every number it shows comes from the functions that a user calls.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from dropscope.report import accuracy_curves
 from dropscope.runs import Run, sample, sweep, uncertainty
 
 SITES = ("conv1", "conv2", "fc1")
-_TRAIN, _CHOOSE = 150, 300
-_REPORT_SEED = 1  # the choice was made under seed 0: the report sees other masks
+_TRAIN, _CHOOSE = 150, 300  # images; the rest are for the report
+_REPORT_SEED = 1  # the choice is made under seed 0, so the report sees other masks
 
 
 class DigitsNet(nn.Module):
@@ -45,16 +45,16 @@ class DigitsNet(nn.Module):
         return self.fc2(F.relu(self.fc1(x.flatten(1))))
 
 
-def digits() -> tuple[Tensor, Tensor]:
-    """1,797 images [1, 8, 8] in [0, 1], shuffled once and for all, and their labels."""
+def read_digits() -> tuple[Tensor, Tensor]:
+    """1,797 images [1, 8, 8] in [0, 1] in a fixed random order, and their labels."""
     bunch = load_digits()
     order = np.random.default_rng(0).permutation(len(bunch.target))
     images = torch.tensor(bunch.images[order] / 16.0, dtype=torch.float32).unsqueeze(1)
     return images, torch.tensor(bunch.target[order], dtype=torch.long)
 
 
-def trained(images: Tensor, labels: Tensor, epochs: int = 60) -> nn.Module:
-    """A network trained on few examples, so that it makes mistakes. Leaves global random state as it was."""
+def train_network(images: Tensor, labels: Tensor, epochs: int = 60) -> nn.Module:
+    """A network trained on few examples, so that it makes mistakes. Global random state is left as it was."""
     with random_state_kept():
         torch.manual_seed(0)
         net = DigitsNet()
@@ -67,13 +67,13 @@ def trained(images: Tensor, labels: Tensor, epochs: int = 60) -> nn.Module:
     return net.eval()
 
 
-def demo(out: str | Path = "dropscope-demo", passes: int = 100, say: Callable[[str], None] = print) -> Run:
-    """Trains, finds sites, audits, sweeps, compares with one plain pass, and says whether it pays here."""
+def run_demo(out: str | Path = "dropscope-demo", passes: int = 100, say: Callable[[str], None] = print) -> Run:
+    """Trains a network, finds its sites, audits, sweeps, and compares the best placement with one plain pass."""
     started = time.monotonic()
     folder = Path(out)
     rows = folder / f"run-{passes}-passes"
-    images, labels = digits()
-    net = trained(images[:_TRAIN], labels[:_TRAIN])
+    images, labels = read_digits()
+    net = train_network(images[:_TRAIN], labels[:_TRAIN])
     choose = images[_TRAIN : _TRAIN + _CHOOSE], labels[_TRAIN : _TRAIN + _CHOOSE]
     report = images[_TRAIN + _CHOOSE :], labels[_TRAIN + _CHOOSE :]
     say(f"1. A small network, trained on {_TRAIN} handwritten digits so that it makes mistakes.\n")
@@ -82,16 +82,16 @@ def demo(out: str | Path = "dropscope-demo", passes: int = 100, say: Callable[[s
         if site.kind not in ("block", "norm", "activation"):
             say(f"   {site.name:<8} {site.kind:<8} auto = {site.positions[0]:<17} values per example {site.shape}")
     say("\n3. Does it take effect, there and nowhere else?   audit(model, placement, x)\n")
-    found = audit(net, "conv1=0.2,conv2=0.2,fc1=0.5", images[:64]).raise_if_failed()
-    say("   " + str(found).replace("\n", "\n   "))
+    checked = audit(net, "conv1=0.2,conv2=0.2,fc1=0.5", images[:64]).raise_if_failed()
+    say("   " + str(checked).replace("\n", "\n   "))
     grid = PlacementGrid(SITES)
     work = f"{len(grid)} placements × {passes} passes × {_CHOOSE} images"
     say(f"\n4. Every placement of {', '.join(SITES)} at nine rates: {work}.\n")
     run = sweep(net, grid, choose, passes=passes, label="plain", out=rows, keep="top:10")
     say(_table(run))
     best = run.best("aurc", 1).iloc[0]
-    say(f"\n5. The best of {len(run.rows)} rows, judged on {len(report[0])} other images with fresh masks.\n")
-    tables = _on_new_examples(net, str(best.placement), str(best.measure), report, passes)
+    say(f"\n5. The best of {len(run.rows)} rows, evaluated on {len(report[0])} other images with fresh masks.\n")
+    tables = _uncertainty_tables(net, str(best.placement), str(best.measure), report, passes)
     picture = accuracy_curves(tables, folder / "curves.png", "What deferring the most uncertain digits would do")
     for name, table in tables.items():
         say(f"   {name:<42} {_deferral(table)}")
@@ -114,24 +114,23 @@ def _table(run: Run) -> str:
                 f"{f'{row.aurc_low:.4f}–{row.aurc_high:.4f}':>16} {row.isotonic_penalty:>9.4f} {row.cost:>5.0f}×"
             )
     level = run.levels["isotonic_penalty"]
-    shown = f"of a random measure: {level['random']:.4f}, of a truly monotone one: {level['monotone']:.4f}"
-    lines.append(f"   isotonic penalty {shown};")
-    lines.append(
-        "   a small one is no proof of use. AURC: mean risk over all coverages. cost: multiply-adds of one plain pass."
-    )
+    levels = f"of a random measure: {level['random']:.4f}, of a truly monotone one: {level['monotone']:.4f}"
+    lines.append(f"   isotonic penalty {levels};")
+    lines.append("   a small one proves nothing by itself. AURC: mean risk over all coverages. cost: in plain passes.")
     return "\n".join(lines)
 
 
-def _on_new_examples(
+def _uncertainty_tables(
     net: nn.Module, placement: str, measure: str, data: tuple[Tensor, Tensor], passes: int
 ) -> dict[str, pd.DataFrame]:
+    """Uncertainty and correctness of each example: under the placement, and under one plain pass."""
     table = uncertainty(net, placement, data, passes=passes, measures=[measure], seed=_REPORT_SEED, label="plain")
     plain = sample(net, "none", data[0], passes=1)[0]
-    right = (plain.argmax(1) == data[1]).numpy()
+    correct = (plain.argmax(1) == data[1]).numpy()
     return {
         f"{placement}, {measure}": pd.DataFrame({"uncertainty": table[measure], "correct": table.correct}),
         "one plain pass, entropy": pd.DataFrame(
-            {"uncertainty": measures.plain_entropy(plain).numpy(), "correct": right}
+            {"uncertainty": measures.plain_entropy(plain).numpy(), "correct": correct}
         ),
     }
 
@@ -142,7 +141,7 @@ def _deferral(table: pd.DataFrame) -> str:
 
 
 def _verdict(tables: dict[str, pd.DataFrame], placement: str) -> str:
-    (mc, plain) = tables.values()
+    mc, plain = tables.values()
     indices = resamples(len(mc), None, REPLICATES, 0)
     drawn = [
         bootstrap_scores(
@@ -151,9 +150,9 @@ def _verdict(tables: dict[str, pd.DataFrame], placement: str) -> str:
         for t in (mc, plain)
     ]
     low, high = interval(drawn[0] - drawn[1])
-    shown = f"(AURC difference {low:+.4f} to {high:+.4f}, 95 %)"
+    difference = f"(AURC difference {low:+.4f} to {high:+.4f}, 95 %)"
     if high < 0:
-        return f"   Verdict: {placement} ranks errors better than one plain pass here {shown}."
+        return f"   Verdict: {placement} ranks errors better than one plain pass here {difference}."
     if low > 0:
-        return f"   Verdict: one plain pass ranks errors better here {shown}; do not use Monte Carlo Dropout for this."
-    return f"   Verdict: no better than one plain pass here {shown}; the plain entropy is the cheaper choice."
+        return f"   Verdict: one plain pass ranks errors better here {difference}; do not use Monte Carlo Dropout."
+    return f"   Verdict: no better than one plain pass here {difference}; the plain entropy is the cheaper choice."

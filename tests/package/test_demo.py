@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 import torch
 
-from dropscope.demo import _verdict, demo, digits
+from dropscope.demo import _verdict, read_digits, run_demo
 
 
 def test_the_whole_flow(tmp_path: Path) -> None:
     said: list[str] = []
     state = torch.get_rng_state()
-    run = demo(tmp_path / "demo", passes=2, say=said.append)
+    run = run_demo(tmp_path / "demo", passes=2, say=said.append)
     assert torch.equal(state, torch.get_rng_state())
     text = "\n".join(said)
     assert run.engine == "shared"
@@ -29,7 +29,7 @@ def test_the_whole_flow(tmp_path: Path) -> None:
 
 
 def test_the_data_are_always_in_the_same_order() -> None:
-    (images, labels), (again, _) = digits(), digits()
+    (images, labels), (again, _) = read_digits(), read_digits()
     assert images.shape == (1797, 1, 8, 8)
     assert (float(images.min()), float(images.max())) == (0.0, 1.0)
     assert torch.equal(images, again)

@@ -1,7 +1,8 @@
-"""The command line: reads what was asked, calls the library, prints the answer. No command computes anything itself.
+"""Command line: it reads the arguments, calls the library and prints the answer. No command computes anything itself.
 
 Exit codes: 0 done, 1 an audit failed, 2 bad input. `BadInput` and `AuditFailed` are printed as one message on stderr;
-anything else is a fault of ours and keeps its traceback. Answers go to stdout, remarks to stderr.
+any other exception is a bug and keeps its traceback. Answers go to stdout, remarks to stderr. Commands import what
+they run when they run, so that help and a mistyped option do not wait for torch.
 """
 
 from __future__ import annotations

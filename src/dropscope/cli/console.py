@@ -1,29 +1,31 @@
-"""What the command line prints: answers on stdout, remarks on stderr, tables that a copied name survives."""
+"""Output of the command line: answers on stdout, remarks on stderr, tables whose names can be copied."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from dropscope.injection import Site
-from dropscope.scores import TABLE as SCORES
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dropscope.injection import Site
 
 _BESIDE_THE_NAME = 60  # columns that the rest of a site's row needs
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a table, in values that JSON can hold."""
     return json.loads(table.to_json(orient="records"))
 
 
 def stdout() -> Console:
-    """Made anew for each print, for whatever stdout is now; where it is no terminal, wide enough for one line a row."""
+    """A console on the present `sys.stdout`; wide enough for one line per row where that is no terminal."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
     return Console(file=sys.stdout, width=width, highlight=False, markup=False)
 
@@ -36,39 +38,43 @@ def print_json(answer: dict[str, Any]) -> None:
     typer.echo(json.dumps(answer, indent=2))
 
 
-def print_plan(described: dict[str, Any], rows: list[dict[str, Any]], as_json: bool) -> None:
+def print_plan(plan: dict[str, Any], noise: list[dict[str, Any]], as_json: bool) -> None:
+    """What a dry run would do: the model, its inputs, and where noise would go."""
     if as_json:
-        print_json({**described, **({"noise": rows} if rows else {})})
+        print_json({**plan, **({"noise": noise} if noise else {})})
         return
-    stdout().print(f"model: {described['model']}")
-    for name, shape in described["inputs"].items():
+    stdout().print(f"model: {plan['model']}")
+    for name, shape in plan["inputs"].items():
         stdout().print(f"input {name}: {shape}")
-    for row in rows:
+    for row in noise:
         stdout().print(f"noise at {row['site']}: {row['noise']}, rate {row['rate']:g}")
 
 
 def print_rows(rows: pd.DataFrame, objective: str) -> None:
-    """Rows with the objective's interval; an arrow says which way is better."""
+    """Rows with the objective's interval. An arrow says which direction is better."""
+    from dropscope.scores import TABLE as SCORES
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     arrows = {"lower": "↓", "higher": "↑"}
-    shown = list(dict.fromkeys([objective, "aurc", "error_auroc", "isotonic_penalty"]))
+    score_names = list(dict.fromkeys([objective, "aurc", "error_auroc", "isotonic_penalty"]))
     table.add_column("placement", overflow="fold")
     table.add_column("measure", no_wrap=True)
-    for name in ("accuracy↑", *(f"{name}{arrows[SCORES[name].direction]}" for name in shown), "95 % interval", "cost↓"):
-        table.add_column(name, justify="right", no_wrap=True)
+    titles = [f"{name}{arrows[SCORES[name].direction]}" for name in score_names]
+    for title in ("accuracy↑", *titles, "95 % interval", "cost↓"):
+        table.add_column(title, justify="right", no_wrap=True)
     for row in rows.to_dict("records"):
+        scores = [f"{row[name]:.4f}" for name in ("accuracy", *score_names)]
         interval = f"{row[f'{objective}_low']:.4f}–{row[f'{objective}_high']:.4f}"
-        numbers = [f"{row['accuracy']:.4f}", *(f"{row[name]:.4f}" for name in shown), interval, f"{row['cost']:.1f}×"]
-        table.add_row(row["placement"], row["measure"], *numbers)
+        table.add_row(row["placement"], row["measure"], *scores, interval, f"{row['cost']:.1f}×")
     stdout().print(table)
 
 
-def print_sites(found: list[Site]) -> None:
-    """A row per site, or two lines where the names leave no room for a row: a name that is broken cannot be copied."""
+def print_sites(sites: list[Site]) -> None:
+    """A row per site, or two lines where a row is too long: a name broken over two lines cannot be copied."""
     console = stdout()
-    longest = max((len(site.name) for site in found), default=0)
+    longest = max((len(site.name) for site in sites), default=0)
     if longest + _BESIDE_THE_NAME > console.width:
-        for site in found:
+        for site in sites:
             rate = "" if site.own_rate is None else f", own rate {site.own_rate:g}"
             console.print(site.name, soft_wrap=True)
             console.print(f"    {site.kind}, {_shape(site)}{rate}: {' '.join(site.positions)}", soft_wrap=True)
@@ -79,7 +85,7 @@ def print_sites(found: list[Site]) -> None:
     table.add_column("positions (first: auto)")
     table.add_column("shape", no_wrap=True)
     table.add_column("own rate", justify="right", no_wrap=True)
-    for site in found:
+    for site in sites:
         rate = "" if site.own_rate is None else f"{site.own_rate:g}"
         table.add_row(site.name, site.kind, " ".join(site.positions), _shape(site), rate)
     console.print(table)

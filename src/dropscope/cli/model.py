@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 
 from dropscope.cli.app import (
@@ -24,14 +23,12 @@ from dropscope.cli.app import (
     words,
 )
 from dropscope.cli.console import print_json, print_plan, print_rows, print_sites, records, stderr, stdout
-from dropscope.injection import SiteMap, examine, require_sites, resolve
-from dropscope.injection import audit as run_audit
-from dropscope.loading import LoadedModel, few_inputs, load_data, load_model
-from dropscope.model import arguments, unwrap
 from dropscope.placement import Placement, PlacementGrid
-from dropscope.runs import planned
-from dropscope.runs import sweep as run_sweep
-from dropscope.tracing import Point
+
+if TYPE_CHECKING:
+    from dropscope.injection import SiteMap
+    from dropscope.loading import LoadedModel
+    from dropscope.tracing import Point
 
 HIDDEN_KINDS = ("block", "norm", "activation")
 
@@ -44,21 +41,21 @@ def sites(
     label_column: LabelColumn = None,
     labels: Labels = None,
     image_size: ImageSize = None,
-    every: Annotated[bool, typer.Option("--all", help="Show blocks, norms and activations too.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show blocks, norms and activations too.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Where noise can go in a model: its sites in call order."""
-    loaded, example = _loaded(model, data, text_column, label_column, labels, image_size)
+    """List the sites of a model, in call order: the places where noise can go."""
+    loaded, example = _load(model, data, text_column, label_column, labels, image_size)
     if dry_run:
-        print_plan(_described(loaded, example), [], as_json)
+        print_plan(_describe(loaded, example), [], as_json)
         return
-    site_map = _examined(loaded, example)
+    site_map = _examine(loaded, example)
     if as_json:
         print_json({"model": loaded.name, **_as_record(site_map)})
         return
-    print_sites([site for site in site_map.sites if every or site.kind not in HIDDEN_KINDS])
-    hidden = [] if every else [site.kind for site in site_map.sites if site.kind in HIDDEN_KINDS]
+    print_sites([site for site in site_map.sites if show_all or site.kind not in HIDDEN_KINDS])
+    hidden = [] if show_all else [site.kind for site in site_map.sites if site.kind in HIDDEN_KINDS]
     if hidden:
         counts = ", ".join(f"{hidden.count(kind)} of kind {kind}" for kind in HIDDEN_KINDS if kind in hidden)
         stdout().print(f"hidden: {counts} (--all shows them)")
@@ -79,20 +76,23 @@ def audit(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Whether noise takes effect where a placement asks for it, at the asked rate, and nowhere else."""
-    parsed = Placement.parse(placement)
-    loaded, example = _loaded(model, data, text_column, label_column, labels, image_size)
+    """Check that noise takes effect where a placement asks for it, at the rate it asks for, and nowhere else."""
+    parsed = Placement.parse(placement)  # a mistake in it is reported before torch is imported
+    from dropscope.injection import audit as run_audit
+    from dropscope.injection import resolve
+
+    loaded, example = _load(model, data, text_column, label_column, labels, image_size)
     if dry_run:
-        live = resolve(parsed, _examined(loaded, example))
-        rows = [{"site": _address(point), "noise": s.noise, "rate": s.rate} for point, s in live.items()]
-        print_plan(_described(loaded, example), rows, as_json)
+        resolved = resolve(parsed, _examine(loaded, example))
+        noise = [{"site": _address(point), "noise": s.noise, "rate": s.rate} for point, s in resolved.items()]
+        print_plan(_describe(loaded, example), noise, as_json)
         return
-    found = run_audit(loaded.module, parsed, example, seed=seed)
+    report = run_audit(loaded.module, parsed, example, seed=seed)
     if as_json:
-        print_json({**asdict(found), "placement": str(found.placement), "ok": found.ok})
+        print_json({**asdict(report), "placement": str(report.placement), "ok": report.ok})
     else:
-        stdout().print(str(found), soft_wrap=True)
-    if not found.ok:
+        stdout().print(str(report), soft_wrap=True)
+    if not report.ok:
         raise typer.Exit(1)
 
 
@@ -100,23 +100,25 @@ def audit(
 def sweep(
     model: ModelName,
     data: DataName,
-    sites: Annotated[str, typer.Option(help="Sites of the grid, comma-separated: every subset of them is tried.")],
-    rates: Annotated[str, typer.Option(help="Rates, comma-separated.")] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9",
+    sites: Annotated[str, typer.Option(help="Sites, comma-separated. Every subset of them is tried.")],
+    rates: Annotated[
+        str, typer.Option(help="Rates of dropping, comma-separated.")
+    ] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9",
     positions: Annotated[str, typer.Option(help="Positions, comma-separated.")] = "auto",
     noise: Annotated[
-        str, typer.Option(help="Noises, comma-separated: bernoulli, gaussian, multinomial.")
+        str, typer.Option(help="Kinds of noise, comma-separated: bernoulli, gaussian, multinomial.")
     ] = "bernoulli",
     passes: Annotated[int, typer.Option(help="Passes per placement.")] = 100,
     seed: Seed = 0,
     label: Annotated[
-        str, typer.Option(help="Predict from the averaged passes (mean) or the plain pass (plain).")
+        str, typer.Option(help="What predicts the label: the averaged passes (mean) or one plain pass (plain).")
     ] = "mean",
-    objective: Annotated[str, typer.Option(help="Score that the best rows are chosen by.")] = "aurc",
+    objective: Annotated[str, typer.Option(help="Score that chooses the best rows.")] = "aurc",
     outputs: Annotated[
-        str, typer.Option(help="What the model returns: logits, probabilities, binary_logit.")
+        str, typer.Option(help="What the model returns: logits, probabilities or binary_logit.")
     ] = "logits",
-    out: Annotated[str | None, typer.Option(help="Folder of the run; a killed run is taken up again there.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; where the model is if not given.")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the run. An interrupted run resumes from it.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: the device of the model.")] = None,
     memory: Annotated[str, typer.Option(help="Memory budget, such as 4GiB.")] = "auto",
     text_column: TextColumn = None,
     label_column: LabelColumn = None,
@@ -125,25 +127,31 @@ def sweep(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Every placement of a grid on the same examples, scored, beside one plain pass."""
+    """Score every placement of a grid on the same examples, beside one plain pass."""
     grid = PlacementGrid(words(sites), tuple(numbers(rates, "--rates")), tuple(words(positions)), tuple(words(noise)))
-    loaded = _model(model)
-    found = load_data(
+    from dropscope.loading import load_data
+    from dropscope.runs import planned
+    from dropscope.runs import sweep as run_sweep
+
+    loaded = _load_model(model)
+    dataset = load_data(
         data, loaded, text_column=text_column, label_column=label_column, labels=labels, image_size=image_size
     )
     options: dict[str, Any] = {
         "seed": seed, "label": label, "outputs": outputs, "device": device, "memory": memory, "out": out
     }  # fmt: skip
     if dry_run:
-        plan = planned(loaded.module, grid, found, passes, **options)
+        plan = planned(loaded.module, grid, dataset, passes, **options)
         print_json(asdict(plan)) if as_json else stdout().print(str(plan), soft_wrap=True)
         return
-    run = run_sweep(loaded.module, grid, found, passes, objective=objective, progress=None, **options)
+    run = run_sweep(loaded.module, grid, dataset, passes, objective=objective, progress=None, **options)
     best = run.best(objective, 10)
     if as_json:
         answer = {"best": records(best), "baseline": records(run.baseline), "levels": run.levels}
         print_json({**answer, "engine": run.engine, "folder": None if run.folder is None else str(run.folder)})
         return
+    import pandas as pd
+
     print_rows(pd.concat([best, run.baseline]), objective)
     levels = run.levels["isotonic_penalty"]
     stdout().print(
@@ -155,7 +163,7 @@ def sweep(
 # --- shared by the commands -------------------------------------------------------------------------------------------
 
 
-def _loaded(
+def _load(
     model: str,
     data: str,
     text_column: str | None,
@@ -163,28 +171,37 @@ def _loaded(
     labels: str | None,
     image_size: str | None,
 ) -> tuple[LoadedModel, Any]:
-    """The model, and inputs of the first few examples."""
-    loaded = _model(model)
-    found = load_data(
+    """The model, and the inputs of the first few examples."""
+    from dropscope.loading import few_inputs, load_data
+
+    loaded = _load_model(model)
+    dataset = load_data(
         data, loaded, text_column=text_column, label_column=label_column, labels=labels, image_size=image_size
     )
-    return loaded, few_inputs(found, loaded.module)
+    return loaded, few_inputs(dataset, loaded.module)
 
 
-def _model(name: str) -> LoadedModel:
+def _load_model(name: str) -> LoadedModel:
+    from dropscope.loading import load_model
+
     loaded = load_model(name)
     for remark in loaded.remarks:
         stderr().print(f"remark: {remark}")
     return loaded
 
 
-def _examined(loaded: LoadedModel, example: Any) -> SiteMap:
+def _examine(loaded: LoadedModel, example: Any) -> SiteMap:
+    from dropscope.injection import examine, require_sites
+    from dropscope.model import arguments, unwrap
+
     site_map = examine(unwrap(loaded.module), *arguments(example))
     require_sites(site_map)
     return site_map
 
 
-def _described(loaded: LoadedModel, example: Any) -> dict[str, Any]:
+def _describe(loaded: LoadedModel, example: Any) -> dict[str, Any]:
+    from dropscope.model import arguments
+
     parameters = sum(parameter.numel() for parameter in loaded.module.parameters())
     args, kwargs = arguments(example)
     named = {**{str(i): part for i, part in enumerate(args)}, **kwargs}

@@ -1,4 +1,4 @@
-"""Commands to start with: the demonstration, and templates of a model file."""
+"""Commands for a first start: the demo, and templates of a model file."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ import typer
 from dropscope.checks import check_passes
 from dropscope.cli.app import AsJson, DryRun, app
 from dropscope.cli.console import print_json, records, stdout
-from dropscope.demo import SITES as DEMO_SITES
-from dropscope.demo import demo as run_demo
 from dropscope.errors import BadInput
 from dropscope.placement import PlacementGrid
 
-DEMO_PLACEMENTS = len(PlacementGrid(DEMO_SITES))
-DEFAULT = "my_model.py"
+DEFAULT_FILE = "my_model.py"
 
 
 class Framework(str, Enum):
@@ -34,28 +31,29 @@ def demo(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """The whole way on handwritten digits: sites, audit, sweep, verdict. Takes under a minute."""
+    """Show the whole flow on handwritten digits: sites, audit, sweep, verdict. Takes under a minute."""
     check_passes(passes)
+    from dropscope.demo import SITES, run_demo
+
     if dry_run:
-        answer = {"placements": DEMO_PLACEMENTS, "passes": passes, "would_write": out}
-        print_json(answer) if as_json else stdout().print(
-            f"{DEMO_PLACEMENTS} placements × {passes} passes; writes {out}"
-        )
+        placements = len(PlacementGrid(SITES))
+        answer = {"placements": placements, "passes": passes, "would_write": out}
+        print_json(answer) if as_json else stdout().print(f"{placements} placements × {passes} passes; writes {out}")
         return
-    said: list[str] = []
-    run = run_demo(out, passes, said.append if as_json else lambda line: stdout().print(line, soft_wrap=True))
+    lines: list[str] = []
+    run = run_demo(out, passes, lines.append if as_json else lambda line: stdout().print(line, soft_wrap=True))
     if as_json:
-        print_json({"best": records(run.best("aurc", 5)), "baseline": records(run.baseline), "text": said})
+        print_json({"best": records(run.best("aurc", 5)), "baseline": records(run.baseline), "text": lines})
 
 
 @app.command()
 def new(
-    framework: Annotated[Framework, typer.Argument(help="What the model is written with.")],
-    file: Annotated[str, typer.Argument(metavar="FILE")] = DEFAULT,
+    framework: Annotated[Framework, typer.Argument(help="The library that the model is written with.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write.")] = DEFAULT_FILE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a file that names a model and data for the other commands: it runs as it is, then make it yours."""
+    """Write a Python file with a model and data for the other commands. It runs as it is; then put your own in."""
     command = f"dropscope sites {file}:model --data {file}:data"
     if dry_run:
         check_target(file)
@@ -69,30 +67,34 @@ def new(
         stdout().print(f"{key.replace('_', ' ')}: {value}", soft_wrap=True)
 
 
-def template(framework: str, file: str = DEFAULT) -> str:
-    """The text for `framework` (torch, hf, monai), whose commands name `file`."""
+def template(framework: str, file: str = DEFAULT_FILE) -> str:
+    """The template for `framework` (torch, hf, monai), with `file` in the commands it shows."""
     text = (
         resources.files("dropscope")
         .joinpath("cli", "template_files", f"{framework}.py.txt")
         .read_text(encoding="utf-8")
     )
-    return text.replace(DEFAULT, file)
+    return text.replace(DEFAULT_FILE, file)
 
 
 def check_target(file: str) -> Path:
-    """The path to write, or the error that says why nothing is written there."""
+    """The path, if a template can be written there.
+
+    Raises:
+        BadInput: If it is no Python file, exists already, or has no folder.
+    """
     path = Path(file)
     if path.suffix != ".py":
-        raise BadInput("a template is a Python file", "FILE", file, f"write {path.stem or 'my_model'}.py")
+        raise BadInput("file must end in .py", "file", file, f"write {path.stem or 'my_model'}.py")
     if path.exists():
-        raise BadInput("a file that exists is never overwritten", "FILE", file, "choose another name, or move it away")
+        raise BadInput("file must not exist yet", "file", file, "choose another name, or move the file away")
     if not path.parent.is_dir():
-        raise BadInput("a file is written into a folder that exists", "FILE", file, f"make {path.parent} first")
+        raise BadInput("file must be in a folder that exists", "file", file, f"create the folder {path.parent} first")
     return path
 
 
-def write_template(framework: str, file: str = DEFAULT) -> Path:
-    """Writes the template to a new file."""
+def write_template(framework: str, file: str = DEFAULT_FILE) -> Path:
+    """Writes the template to a new file, and never over an existing one."""
     path = check_target(file)
     with path.open("x", encoding="utf-8") as new:
         new.write(template(framework, file))
