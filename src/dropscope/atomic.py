@@ -19,7 +19,7 @@ PART = ".part-"  # prefix of what a kill between writing and renaming leaves beh
 
 
 def atomic_write(path: Path, write: Callable[[Path], object]) -> Path:
-    """Lets `write` fill a temporary file of the same suffix, then renames it to `path`, flushed to disk.
+    """Lets `write` fill a temporary file with the same suffix, flushes it to disk, and renames it to `path`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -44,7 +44,7 @@ def atomic_write(path: Path, write: Callable[[Path], object]) -> Path:
 
 
 def same_spec(known: Mapping[str, Any], wanted: Mapping[str, Any], record: Path, remedy: str) -> None:
-    """Refuses a folder that holds another run.
+    """Checks that a folder holds this run and no other.
 
     Args:
         known: The specification in the folder.
@@ -53,20 +53,20 @@ def same_spec(known: Mapping[str, Any], wanted: Mapping[str, Any], record: Path,
         remedy: What to do instead.
 
     Raises:
-        BadInput: Where the two differ; `received` names the fields.
+        BadInput: If the two differ; `received` names the fields.
     """
-    agreed = json.loads(json.dumps(dict(wanted), sort_keys=True))
-    differing = sorted(key for key in {*known, *agreed} if known.get(key) != agreed.get(key))
+    as_json = json.loads(json.dumps(dict(wanted), sort_keys=True))
+    differing = sorted(key for key in {*known, *as_json} if known.get(key) != as_json.get(key))
     if differing:
         got = Phrase(f"other values for {', '.join(differing)} than in {record}")
         raise BadInput("out must hold one run", "out", got, remedy)
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file of ours holds.
+    """The content of a JSON file that Dropscope wrote.
 
     Raises:
-        BadInput: Where it cannot be read; the remedy is to restore or to remove it.
+        BadInput: If it cannot be read.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))

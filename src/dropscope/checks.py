@@ -10,7 +10,7 @@ from dropscope.errors import BadInput, nearest
 
 
 def check_rate(value: object, name: str) -> float:
-    """The rate as a plain float; `name` says whose it is."""
+    """The rate as a plain float. `name` is how the error calls it."""
     number = finite_number(value)
     if number is None or not 0 <= number < 1:
         remedy = "write the probability of dropping, such as 0.5; 0 switches a site off"
@@ -27,7 +27,7 @@ def check_choice(value: object, name: str, valid: Iterable[str]) -> str:
 
 
 def check_count(value: object, name: str, example: int) -> int:
-    """The value, if it is a whole number of at least 1; `example` is the remedy's."""
+    """The value, if it is a whole number of at least 1. The remedy suggests `example`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise BadInput(f"{name} must be a whole number of at least 1", name, value, f"write {name}={example}")
     return value
@@ -44,7 +44,7 @@ def check_seed(seed: object) -> int:
 
 
 def finite_number(value: object) -> float | None:
-    """The value as a float; None for what is no finite number."""
+    """The value as a float, or None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -13,18 +14,18 @@ from dropscope.errors import BadInput, first_line
 
 _SHARE = 0.6  # of what is free
 _UNITS = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "kb": 10**3, "mb": 10**6, "gb": 10**9, "": 1}
-# (limit, use) of the control group a container gives its processes: version 2, then version 1.
-_CGROUPS = (
+# Files with the memory limit and the memory in use of a container's control group: version 2, then version 1.
+_CONTROL_GROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
 
 
 def as_device(device: str | torch.device | None) -> torch.device:
-    """The device that was asked for, with its index; None takes the GPU where there is one.
+    """The device, with its index. None takes the GPU if there is one.
 
     Raises:
-        BadInput: Where torch does not know the device, or this machine does not have it.
+        BadInput: If torch does not know the device, or this machine does not have it.
 
     >>> as_device("cpu")
     device(type='cpu')
@@ -32,30 +33,30 @@ def as_device(device: str | torch.device | None) -> torch.device:
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        found = torch.device(device)
+        parsed = torch.device(device)
     except RuntimeError as error:
         remedy = "write device='cpu' or device='cuda'"
         raise BadInput("device must be one that torch knows", "device", str(device), remedy) from error
-    if found.type == "cuda":
+    if parsed.type == "cuda":
         if not torch.cuda.is_available():
             remedy = "use device='cpu'"
             raise BadInput("device must be available on this machine", "device", str(device), remedy)
-        if found.index is not None and found.index >= torch.cuda.device_count():
+        if parsed.index is not None and parsed.index >= torch.cuda.device_count():
             remedy = f"this machine has {torch.cuda.device_count()}: use device='cuda:0'"
             raise BadInput("device must be available on this machine", "device", str(device), remedy)
-        return torch.device("cuda", found.index if found.index is not None else torch.cuda.current_device())
-    if found.type != "cpu":
+        return torch.device("cuda", parsed.index if parsed.index is not None else torch.cuda.current_device())
+    if parsed.type != "cpu":
         try:
-            torch.zeros(1, device=found)
+            torch.zeros(1, device=parsed)
         except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
             remedy = "use device='cpu'"
             what = f"device must be available on this machine ({first_line(error, 80)})"
             raise BadInput(what, "device", str(device), remedy) from error
-    return found
+    return parsed
 
 
 def runs_kernels(device: torch.device) -> bool:
-    """Whether our Triton kernels run there."""
+    """Whether our Triton kernels run on the device."""
     return device.type == "cuda" and has_triton()
 
 
@@ -64,18 +65,23 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def free_bytes(device: torch.device) -> int:
-    """What a run may plan with: 60 % of what is free now, within the limits of a container."""
+def free_bytes(device: torch.device, control_groups: Sequence[tuple[str | Path, str | Path]] = _CONTROL_GROUPS) -> int:
+    """Bytes that a run may plan with: 60 % of what is free now, within the limits of a container.
+
+    Args:
+        device: Where the memory is.
+        control_groups: For each control group, the file of its limit and the file of its use.
+    """
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # ours, and unused
         return int((torch.cuda.mem_get_info(device)[0] + cached) * _SHARE)
-    return int(min([psutil.virtual_memory().available, *_left_in_container()]) * _SHARE)
+    return int(min([psutil.virtual_memory().available, *_left_in_container(control_groups)]) * _SHARE)
 
 
-def _left_in_container() -> list[int]:
-    """Bytes that the control groups of this process leave; none where there is no limit."""
+def _left_in_container(control_groups: Sequence[tuple[str | Path, str | Path]]) -> list[int]:
+    """Bytes that each control group leaves, of those that have a limit."""
     left = []
-    for limit, used in _CGROUPS:
+    for limit, used in control_groups:
         try:
             text = Path(limit).read_text().strip()
             if text != "max":

@@ -17,7 +17,7 @@ class DropscopeError(Exception):
 
 
 class Phrase(str):
-    """A received value that is better said than shown: printed as it is, without quotes."""
+    """A received value in words, printed without quotes."""
 
     __slots__ = ()
 
@@ -77,7 +77,7 @@ class MissingExtra(BadInput):
 
 
 class AuditFailed(DropscopeError, RuntimeError):
-    """Noise that was asked for did not take effect as asked, or something else moved."""
+    """Noise that did not take effect as a placement asks, or something else that moved."""
 
 
 def sentence(what: str, received: object, remedy: str) -> str:
@@ -93,7 +93,7 @@ def sentence(what: str, received: object, remedy: str) -> str:
 
 
 def first_line(error: BaseException, length: int = 160) -> str:
-    """The first line of what an exception says, or its class where it says nothing.
+    """The first line of an exception's message, or the name of its class if it has none.
 
     >>> first_line(ValueError("two\\nlines")), first_line(KeyError())
     ('two', 'KeyError')

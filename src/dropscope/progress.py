@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with rate and time left on a terminal, a plain line now and then elsewhere."""
+"""Progress of long work: a bar with pace and time left on a terminal, a plain line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LINE_SECONDS = 15.0
 
 
 def format_count(number: float) -> str:
-    """A count a person reads at a glance.
+    """A count that a person reads at a glance.
 
     >>> format_count(10_000_000_000), format_count(1234), format_count(7)
     ('10.0 G', '1.2 k', '7')
@@ -24,7 +24,7 @@ def format_count(number: float) -> str:
 
 
 def format_pace(count: float, seconds: float, unit: str) -> str:
-    """How fast work goes, in the largest unit of time that gives a number a person can picture.
+    """The pace of work, per second, minute or hour: the first that gives at least 1.
 
     >>> format_pace(5e9, 2.0, "predictions"), format_pace(4, 60.0, "networks"), format_pace(1, 1800.0, "networks")
     ('2.5 G predictions/s', '4.0 networks/min', '2.0 networks/h')
@@ -36,7 +36,7 @@ def format_pace(count: float, seconds: float, unit: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A time a person reads at a glance.
+    """A duration that a person reads at a glance.
 
     >>> format_duration(44.6), format_duration(2488), format_duration(9000)
     ('45 s', '41 min', '2.5 h')
@@ -50,7 +50,14 @@ def format_duration(seconds: float) -> str:
 def track(
     what: str, total: int, unit: str = "predictions", show: bool | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """Yields `tick(count)`. `show` None: a bar where standard error is a terminal, lines elsewhere; False: nothing."""
+    """Shows progress while the block runs; yields `tick(count)`, to be called after each `count` units of work.
+
+    Args:
+        what: The work, in a word or two.
+        total: The units of work in all. 0 shows nothing.
+        unit: What is counted.
+        show: None for a bar if standard error is a terminal and lines otherwise; False for nothing.
+    """
     if show is False or total <= 0:
         yield lambda count: None
     elif sys.stderr.isatty():
@@ -90,7 +97,7 @@ def _lines(what: str, total: int, unit: str) -> Callable[[int], None]:
         nonlocal done, last
         done += count
         now = time.monotonic()
-        if done and now - started > _QUIET_SECONDS and now - last > _LINE_SECONDS:  # nothing done has no pace
+        if done and now - started > _QUIET_SECONDS and now - last > _LINE_SECONDS:  # no pace before anything is done
             last = now
             taken = now - started
             pace, left = format_pace(done, taken, unit), format_duration((total - done) * taken / done)
