@@ -10,14 +10,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from dropscope.analysis.effects import (
-    effect_over_networks,
-    paired_differences,
-    pairwise_contrasts,
-    slope,
-    spearman,
-    trends,
-)
+from dropscope.analysis.contrasts import spearman
+from dropscope.analysis.effects import effect_over_networks, paired_differences, pairwise_contrasts, slope, trends
 from dropscope.analysis.inference import holm, over_networks
 from dropscope.analysis.placements import (
     QUANTITIES,
@@ -26,9 +20,9 @@ from dropscope.analysis.placements import (
     with_quantities,
     without_equivalents,
 )
-from dropscope.errors import BadInput
 from dropscope.placement.grid import PlacementGrid
 from dropscope.placement.placement import Placement
+from support.errors import refused
 
 LAYERS = ("conv1", "conv2", "conv3", "fc1")
 
@@ -116,11 +110,12 @@ def test_the_plain_placement_has_nothing() -> None:
 
 @pytest.mark.parametrize("text", ["fc2=0.5", "own", "conv1@input=0.1,conv1@output=0.2"])
 def test_rows_that_are_not_of_these_layers_are_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="Instead"):
+    with refused("placement") as caught:
         with_quantities(rows_of(["conv1=0.1", text]), LAYERS)
+    assert caught.value.received == text
 
 
-def test_the_whole_grid_of_two_positions_is_described_in_seconds() -> None:
+def test_the_whole_grid_of_two_positions_gets_its_quantities_in_seconds() -> None:
     texts = [str(p) for p in PlacementGrid(LAYERS, positions=("before_activation", "after_activation"))]
     rows = rows_of(texts * 6)
     started = time.monotonic()
@@ -170,7 +165,7 @@ def test_per_layer_and_rate() -> None:
     own = rows[(rows["measure"] == "bald") & (rows["rate_conv2"] == 0.5) & (rows["rate_conv3"] + rows["rate_fc1"] == 0)]
     assert one["mean"] == pytest.approx(own["aurc"].mean())
     assert one["placements"] == len(own) == 4
-    with pytest.raises(BadInput, match="first or the last"):
+    with refused("which"):
         per_layer_rate(rows, "middle", "aurc")  # type: ignore[arg-type]
 
 
@@ -183,11 +178,11 @@ def test_equal_means_of_rates_are_one_group() -> None:
 
 
 def test_an_unknown_column_is_named() -> None:
-    with pytest.raises(BadInput, match="aurk"):
+    with refused("aurk"):
         marginal_means(some_rows(1), "n_layers", "aurk")
 
 
-def test_twins_count_once() -> None:
+def test_placements_equal_by_mathematics_count_once() -> None:
     rows = rows_of(["a=0.1", "b=0.1"], equivalent_to=[None, "a=0.1"])
     assert without_equivalents(rows)["placement"].tolist() == ["a=0.1"]
     assert len(without_equivalents(rows_of(["a=0.1", "b=0.1"]))) == 2

@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 
 from dropscope.analysis.contrasts import cohens_d, difference_of_means, paired_d, rank_correlation, sign_test
-from dropscope.analysis.inference import bootstrap_p, holm, over_clusters, over_networks, simultaneous_intervals
+from dropscope.analysis.inference import bootstrap_p, holm, over_clusters, over_networks
+from dropscope.analysis.resampling import simultaneous_intervals
 
 DRAW = np.random.default_rng(7)
 NAN = float("nan")

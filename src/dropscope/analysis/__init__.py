@@ -2,14 +2,7 @@
 
 from dropscope.analysis.contrasts import cohens_d, difference_of_means, paired_d, rank_correlation, sign_test
 from dropscope.analysis.effects import Choice, effect_over_networks, paired_differences, pairwise_contrasts, trends
-from dropscope.analysis.inference import (
-    Estimate,
-    bootstrap_p,
-    holm,
-    over_clusters,
-    over_networks,
-    simultaneous_intervals,
-)
+from dropscope.analysis.inference import Estimate, bootstrap_p, holm, over_clusters, over_networks
 from dropscope.analysis.placements import (
     QUANTITIES,
     marginal_means,
@@ -18,13 +11,22 @@ from dropscope.analysis.placements import (
     without_equivalents,
 )
 from dropscope.analysis.posteriors import differences_over_patients, ordered_pairs, win_posterior
-from dropscope.analysis.resampling import REPLICATES, bootstrap_scores, interval, resamples
+from dropscope.analysis.resampling import (
+    REPLICATES,
+    bootstrap,
+    bootstrap_scores,
+    interval,
+    paired_interval,
+    resamples,
+    simultaneous_intervals,
+)
 
 __all__ = [
     "QUANTITIES",
     "REPLICATES",
     "Choice",
     "Estimate",
+    "bootstrap",
     "bootstrap_p",
     "bootstrap_scores",
     "cohens_d",
@@ -39,6 +41,7 @@ __all__ = [
     "over_networks",
     "paired_d",
     "paired_differences",
+    "paired_interval",
     "pairwise_contrasts",
     "per_layer_rate",
     "rank_correlation",

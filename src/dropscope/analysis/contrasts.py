@@ -1,6 +1,6 @@
-"""Contrasts between networks: who wins how often, two groups of them, a rank correlation, and effect sizes.
+"""Contrasts between networks: sign test, difference of two groups, rank correlation, effect sizes.
 
-Owns tests whose replicates are separately trained networks. What is resampled over examples is in `inference`.
+Owns tests whose replicates are separately trained networks. Tests over groups of examples are in `inference`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import stats
 
 from dropscope.analysis.inference import Estimate
@@ -66,6 +67,24 @@ def difference_of_means(
     return Estimate(value, low, high, p, len(pooled), ("exact " if exact else "random ") + named)
 
 
+def spearman(x: ArrayLike, y: ArrayLike) -> tuple[float, float]:
+    """Spearman's correlation, and its p-value as if the pairs were replicates: descriptive where they are placements.
+
+    Pairs with a NaN are left out; NaN for fewer than three, or where one side does not vary.
+
+    >>> spearman([1, 2, 3, 4], [1.0, 4.0, 9.0, 16.0])
+    (1.0, 0.0)
+    """
+    a, b = finite_pairs(x, y)
+    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return float("nan"), float("nan")
+    test = stats.spearmanr(a, b)
+    rho = float(test.statistic)
+    if abs(rho) > 1 - 1e-12:
+        return float(round(rho)), 0.0
+    return rho, float(test.pvalue)
+
+
 def rank_correlation(
     x: Sequence[float], y: Sequence[float], level: float = 0.95, permutations: int = 20_000, seed: int = 0
 ) -> Estimate:
@@ -75,14 +94,14 @@ def rank_correlation(
     >>> e = rank_correlation([1, 2, 3, 4], [1, 2, 3, 9]); e.value, round(e.p, 4), e.n
     (1.0, 0.0833, 4)
     """
-    pairs = np.asarray([(a, b) for a, b in zip(x, y, strict=True) if np.isfinite(a) and np.isfinite(b)], float)
-    n = len(pairs)
+    pairs = finite_pairs(x, y)
+    n = len(pairs[0])
     exact = n <= 7
     method = f"Spearman over {n} networks, {'exact' if exact else 'random'} permutation test"
-    if n < 3 or np.ptp(pairs[:, 0]) == 0 or np.ptp(pairs[:, 1]) == 0:
+    value, _ = spearman(*pairs)
+    if math.isnan(value):
         return _undefined(n, method)
-    a, b = (stats.zscore(stats.rankdata(side)) for side in pairs.T)
-    value = float(np.clip(a @ b / n, -1, 1))
+    a, b = (stats.zscore(stats.rankdata(side)) for side in pairs)
     if exact:
         orders = np.array(list(itertools.permutations(range(n))))
     else:
@@ -126,6 +145,13 @@ def paired_d(differences: Sequence[float] | np.ndarray) -> float:
         return float("nan")
     mean, spread = float(x.mean()), float(x.std(ddof=1))
     return 0.0 if mean == 0 else mean / spread if spread > 0 else float("nan")
+
+
+def finite_pairs(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Both sides as arrays, without the pairs in which either is no finite number."""
+    a, b = np.asarray(x, float), np.asarray(y, float)
+    known = np.isfinite(a) & np.isfinite(b)
+    return a[known], b[known]
 
 
 def _undefined(n: int, method: str) -> Estimate:

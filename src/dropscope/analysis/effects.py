@@ -1,7 +1,7 @@
-"""Does the score move with what the placement is? Slopes, rank correlations, contrasts and paired differences.
+"""Effects of what a placement is on its score: slopes, rank correlations, contrasts and paired differences.
 
 Each number is computed within a network and then taken over networks, the only replicates there are for such a
-question (R27); a p-value over placements is given as description and named so. Families of tests carry Holm's p (R29).
+question; a p-value over placements describes the grid and is named so. Families of tests carry Holm's p.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import product
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy import stats
 
+from dropscope.analysis.contrasts import finite_pairs, spearman
 from dropscope.analysis.inference import Estimate, holm, over_networks
 from dropscope.errors import BadInput
 
@@ -28,34 +28,15 @@ def slope(x: ArrayLike, y: ArrayLike) -> float:
     >>> round(slope([1, 2, 3], [2.0, 4.0, 6.0]), 6)
     2.0
     """
-    a, b = _pairs(x, y)
+    a, b = finite_pairs(x, y)
     if len(a) < 2 or np.ptp(a) == 0:
         return float("nan")
     centred = a - a.mean()
     return float((centred * (b - b.mean())).sum() / (centred**2).sum())
 
 
-def spearman(x: ArrayLike, y: ArrayLike) -> tuple[float, float]:
-    """Spearman's correlation, and its p-value as if the pairs were replicates: descriptive where they are placements.
-
-    NaN where one of the two does not vary. Pairs with a NaN are left out.
-
-    >>> spearman([1, 2, 3, 4], [1.0, 4.0, 9.0, 16.0])[0]
-    1.0
-    """
-    a, b = _pairs(x, y)
-    if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return float("nan"), float("nan")
-    ranks = stats.rankdata(a), stats.rankdata(b)
-    rho = float(np.clip(np.corrcoef(*ranks)[0, 1], -1, 1))
-    if abs(rho) > 1 - 1e-12:
-        return float(round(rho)), 0.0
-    t = rho * np.sqrt((len(a) - 2) / (1 - rho**2))
-    return rho, float(2 * stats.t.sf(abs(t), len(a) - 2))
-
-
 def effect_over_networks(rows: pd.DataFrame, statistic: Statistic, null: float = 0.0) -> Estimate:
-    """A statistic of each network's own rows, over networks with its t interval; p is of "it is `null`".
+    """A statistic of each network's own rows: its mean over networks with a t interval; p is of "it is `null`".
 
     Rows without a column `network` are one network, for which the interval is undefined.
 
@@ -92,10 +73,10 @@ def pairwise_contrasts(
 ) -> pd.DataFrame:
     """For each named pair of kinds of placements: mean of the first minus mean of the second, and first over second.
 
-    A pair is two functions from described rows to a mask of them. `statistic` = "difference" (p of "it is 0"), "ratio"
-    (p of "it is 1") or "best minus best": least against least score within each kind, which favours the larger kind
-    (R29) and is selected on these very examples. `p_holm` is adjusted within one pair and statistic. A pair of which
-    one kind has no rows has no lines.
+    A pair is two functions from rows (as `with_quantities` returns them) to a mask of them. `statistic` = "difference"
+    (p of "it is 0"), "ratio" (p of "it is 1") or "best minus best": least against least score within each kind, which
+    favours the larger kind and is selected on these very examples. `p_holm` is adjusted within one pair and statistic.
+    A pair of which one kind has no rows has no lines.
     """
     lines = []
     for measure, part in _measures(rows):
@@ -162,9 +143,3 @@ def _over(values: Sequence[float], null: float = 0.0) -> Estimate:
     """Over networks, against a null other than 0 where asked."""
     moved = over_networks([float(value) - null for value in values])
     return replace(moved, value=moved.value + null, low=moved.low + null, high=moved.high + null)
-
-
-def _pairs(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    a, b = np.asarray(x, float), np.asarray(y, float)
-    known = np.isfinite(a) & np.isfinite(b)
-    return a[known], b[known]

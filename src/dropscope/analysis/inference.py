@@ -1,7 +1,7 @@
-"""Intervals and tests that respect what was really repeated: groups of examples, or separately trained networks.
+"""Means with intervals and p-values over what was really repeated: groups of examples, or separately trained networks.
 
-Owns the arithmetic of inference. Placements, passes and voxels are no replicates (a test over them describes, it does
-not infer), so nothing here takes them as such.
+Placements, passes and voxels are no replicates (a test over them describes, it does not infer), so nothing here takes
+them as such. The resampling itself is in `resampling`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,31 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from dropscope.analysis.resampling import group_numbers, interval, resampled_means
+
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its interval and the p-value of "the mean is zero" (two-sided), under the named method."""
+    """A number with its interval, its p-value and the method that gave them.
+
+    Attributes:
+        value: The estimate, usually a mean.
+        low: Lower end of the interval; NaN where there are too few replicates for one.
+        high: Upper end of the interval; NaN likewise.
+        p: Two-sided p-value of "it is zero", unless `method` names another null; NaN likewise.
+        n: Replicates: groups or networks, never passes, voxels or placements.
+        method: How interval and p-value came about, in words.
+
+    Examples:
+        >>> over_networks([1.0, 2.0, 3.0]).method
+        't interval over 3 networks'
+    """
 
     value: float
     low: float
     high: float
     p: float
-    n: int  # replicates: groups or networks
+    n: int
     method: str
 
 
@@ -62,11 +77,11 @@ def over_clusters(
         mean = float(x.mean()) if len(x) else float("nan")
         return Estimate(mean, float("nan"), float("nan"), float("nan"), groups, method)
     mean = float(x.mean())
-    drawn = _resampled_means(sums, sizes, replicates, seed)
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    nan = float("nan")
+    low, high = interval(resampled_means(sums, sizes, replicates, seed), level) if np.isfinite(mean) else (nan, nan)
     residual = sums - mean * sizes  # the linearised ratio: its spread over clusters gives the error of the mean
     error = float(np.sqrt(groups / (groups - 1) * (residual**2).sum()) / sizes.sum())
-    return Estimate(mean, float(low), float(high), _p_of_t(mean, error, groups), groups, method)
+    return Estimate(mean, low, high, _p_of_t(mean, error, groups), groups, method)
 
 
 def _p_of_t(mean: float, error: float, n: int) -> float:
@@ -88,32 +103,9 @@ def bootstrap_p(
     sums, sizes = _cluster_sums(values, clusters)
     if len(sums) < 2:
         return float("nan")
-    drawn = _resampled_means(sums, sizes, replicates, seed)
+    drawn = resampled_means(sums, sizes, replicates, seed)
     tails = (1 + (drawn <= 0).sum(), 1 + (drawn >= 0).sum())
     return min(1.0, max(2 * float(min(tails)) / (replicates + 1), 2 * 0.5 ** len(sums)))
-
-
-def simultaneous_intervals(
-    values: Sequence[float], replicates: np.ndarray, level: float = 0.95
-) -> list[tuple[float, float]]:
-    """Intervals that all hold at once with probability `level`, from paired bootstrap replicates `[K, replicates]`.
-
-    value ± c·s with s the std of its replicates and c the level-quantile of the largest |replicate − value|/s over the
-    K: "the best of K beats the baseline" needs this (PITFALLS R29). NaN where a replicate is undefined.
-
-    >>> simultaneous_intervals([5.0], np.array([[4.0, 5.0, 6.0]]))
-    [(4.0, 6.0)]
-    """
-    points, drawn = np.asarray(values, float), np.asarray(replicates, float)
-    spread = drawn.std(1, ddof=1) if drawn.shape[1] > 1 else np.full(len(points), np.nan)
-    known = np.isfinite(spread) & np.isfinite(points)
-    moving = known & (spread > 0)
-    factor = 0.0
-    if moving.any():
-        largest = (np.abs(drawn[moving] - points[moving, None]) / spread[moving, None]).max(0)
-        factor = float(np.quantile(largest, level))
-    half = np.where(known, factor * spread, np.nan)
-    return [(float(a), float(b)) for a, b in zip(points - half, points + half, strict=True)]
 
 
 def _cluster_sums(values: Sequence[float], clusters: Sequence[Hashable] | None) -> tuple[np.ndarray, np.ndarray]:
@@ -121,18 +113,8 @@ def _cluster_sums(values: Sequence[float], clusters: Sequence[Hashable] | None) 
     x = np.asarray(values, float)
     if clusters is None:
         return x, np.ones(len(x))
-    member = np.unique([str(c) for c in clusters], return_inverse=True)[1] if len(x) else np.zeros(0, int)
+    member = group_numbers(clusters) if len(x) else np.zeros(0, int)
     return np.bincount(member, x).astype(float), np.bincount(member).astype(float)
-
-
-def _resampled_means(sums: np.ndarray, sizes: np.ndarray, replicates: int, seed: int) -> np.ndarray:
-    draw = np.random.default_rng(seed)
-    at_once = max(1, (1 << 22) // len(sums))
-    parts = []
-    for start in range(0, replicates, at_once):
-        chosen = draw.integers(0, len(sums), (min(at_once, replicates - start), len(sums)))
-        parts.append(sums[chosen].sum(1) / sizes[chosen].sum(1))
-    return np.concatenate(parts)
 
 
 def holm(p: Sequence[float]) -> list[float]:

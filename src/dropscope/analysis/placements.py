@@ -1,7 +1,7 @@
-"""What a placement is, as numbers beside its scores: how much is dropped, in how many layers, how early, how evenly.
+"""Quantities of placements beside their scores: how much is dropped, in how many layers, how early, how evenly.
 
-Owns the quantities of S1 (eq 18 to 23) and their marginal means, over the rows of any sweep. Whether a difference is
-more than chance is `effects`' to say.
+Owns the quantities of the where-to-drop paper (eq 18 to 23, see docs/papers.md) and their marginal means, over the rows
+of any sweep. Whether a difference is more than chance: see `effects`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POSITIONS = {"before_activation": "before", "after_activation": "after"}
 
 
 def with_quantities(rows: pd.DataFrame, layers: Sequence[str]) -> pd.DataFrame:
-    """The rows with what their placements are; every distinct text is read once.
+    """The rows with the quantities of their placements; every distinct text is parsed once.
 
     `layers` are the maskable layers in order, l = 1 … L. Adds, with p_l the rate of layer l (0 where it has none):
     `rate_LAYER` = p_l; `n_layers` = #{l : p_l > 0}; `p_mean` = the mean of p_l over those (eq 18); `first`, `last` =
@@ -37,12 +37,8 @@ def with_quantities(rows: pd.DataFrame, layers: Sequence[str]) -> pd.DataFrame:
     [[0.5, 2, 1, 3, 2.5, 'auto'], [0.5, 1, 2, 2, 2.0, 'input']]
     """
     if "placement" not in rows:
-        raise BadInput(
-            "rows have a placement each",
-            "columns of rows",
-            list(rows.columns),
-            "pass run.rows, or rows with its column",
-        )
+        remedy = "pass run.rows, or rows with that column"
+        raise BadInput("rows must have a column 'placement'", "rows", list(rows.columns), remedy)
     names = _names(layers)
     codes, texts = pd.factorize(rows["placement"])
     rates = np.zeros((len(texts), len(names)))
@@ -61,7 +57,7 @@ def marginal_means(rows: pd.DataFrame, by: str | Sequence[str], score: str) -> p
     With a column `network`, mean is the mean over networks of each one's mean, low and high its 95 % t interval over
     networks, std the root mean square of each one's std over its placements, and between the std (ddof 1) of the
     networks' means; interval and between are NaN for one network. std has ddof 0: a grid is all there is, not a
-    sample; it describes and is no interval (R27). Rows without a value of `by` or of the score are left out.
+    sample; it describes and is no interval. Rows without a value of `by` or of the score are left out.
 
     >>> rows = pd.DataFrame({"n_layers": [1, 1, 2], "aurc": [0.1, 0.3, 0.5]})
     >>> marginal_means(rows, "n_layers", "aurc")[["n_layers", "mean", "std", "placements"]].round(3).values.tolist()
@@ -71,7 +67,7 @@ def marginal_means(rows: pd.DataFrame, by: str | Sequence[str], score: str) -> p
     keys = [*(["measure"] if "measure" in rows and "measure" not in by else []), *by]
     for name in (*keys, score):
         if name not in rows:
-            raise BadInput("rows have the columns asked for", "column", name, nearest(name, map(str, rows.columns)))
+            raise BadInput("by and score must be columns of rows", name, name, nearest(name, map(str, rows.columns)))
     known = rows.dropna(subset=[*keys, score])
     within = known.assign(network=known.get("network", "")).groupby([*keys, "network"], observed=True)[score]
     each = pd.DataFrame({"mean": within.mean(), "variance": within.var(ddof=0), "size": within.size()})
@@ -100,12 +96,12 @@ def per_layer_rate(rows: pd.DataFrame, which: Literal["first", "last"], score: s
     [['a', 0.2, 0.2]]
     """
     if which not in ("first", "last"):
-        raise BadInput("a layer is the first or the last masked one", "which", which, "write 'first' or 'last'")
+        raise BadInput("which must be 'first' or 'last'", "which", which, "write which='first'")
     return marginal_means(rows, [which, f"{which}_layer", f"{which}_rate"], score)
 
 
 def without_equivalents(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows without twins: what equals another placement by mathematics counts once.
+    """The rows of one placement out of each set that is equal by mathematics, so that each counts once.
 
     >>> rows = pd.DataFrame({"placement": ["a@input=0.1", "b=0.1"], "equivalent_to": [None, "a@input=0.1"]})
     >>> without_equivalents(rows)["placement"].tolist()
@@ -120,27 +116,29 @@ def _names(layers: Sequence[str]) -> dict[tuple[str, int | None], tuple[int, boo
     for index, layer in enumerate(layers):
         name, call, position = parse_address(layer)
         if (name, call) in names:
-            raise BadInput("a layer is listed once", "layers", layer, "list each maskable layer once, in order")
+            raise BadInput("layers must be distinct", "layers", layer, "list each maskable layer once, in order")
         names[name, call] = index, position is not None
     if not names:
-        raise BadInput("there is at least one maskable layer", "layers", list(layers), "list the layers of the grid")
+        raise BadInput("layers must not be empty", "layers", list(layers), "list the maskable layers of the grid")
     return names
 
 
 def _read(text: str, names: dict[tuple[str, int | None], tuple[int, bool]], into: np.ndarray) -> str:
-    """Puts the rates of one placement into a row of zeros; returns its position."""
+    """Writes the rates of one placement into an array of zeros; returns its position."""
     placement = Placement.parse(text)
     positions = set()
     if placement.own:
         remedy = "leave these rows out: the model's own dropout has no rate in them"
-        raise BadInput("placements name layers", "placement", text, remedy)
+        raise BadInput("placements must name layers", "placement", text, remedy)
     for term in placement.terms:
         if (term.name, term.call) not in names:
             remedy = "list every layer of the grid in layers, or leave these rows out"
-            raise BadInput(f"placements mask the layers {', '.join(n for n, _ in names)}", "placement", text, remedy)
+            known = ", ".join(name for name, _ in names)
+            raise BadInput(f"placements must name layers out of {known}", "placement", text, remedy)
         index, fixed = names[term.name, term.call]
         if into[index]:
-            raise BadInput("a layer has one rate", f"layer {term.name!r}", text, "leave out rows with two positions")
+            remedy = "leave out rows with two positions"
+            raise BadInput(f"layer {term.name!r} must have one rate per placement", "placement", text, remedy)
         into[index] = term.rate
         if not fixed:
             positions.add(_POSITIONS.get(term.position, term.position))
@@ -154,8 +152,8 @@ def _facts(rates: np.ndarray, layers: list[str], positions: list[str]) -> dict[s
     index = np.arange(1, len(layers) + 1)
     masked = rates > 0
     count, total = masked.sum(1), rates.sum(1)
-    some = count > 0
-    share = np.divide(rates, total[:, None], out=np.full_like(rates, np.nan), where=some[:, None])
+    any_masked = count > 0
+    share = np.divide(rates, total[:, None], out=np.full_like(rates, np.nan), where=any_masked[:, None])
     mu = (share * index).sum(1)
     away = index - mu[:, None]
     # p/p is 1 exactly, so one layer alone has sigma = 0 exactly, whatever its rate.
@@ -164,18 +162,18 @@ def _facts(rates: np.ndarray, layers: list[str], positions: list[str]) -> dict[s
     first, last = masked.argmax(1), len(layers) - 1 - masked[:, ::-1].argmax(1)
     each = np.arange(len(rates))
     named = np.array(layers, dtype=object)
-    unknown = 0 if some.all() else np.nan  # integers stay integers where no placement is `none`
+    unknown = 0 if any_masked.all() else np.nan  # integers stay integers where no placement is `none`
     return {
         **{f"rate_{layer}": rates[:, i] for i, layer in enumerate(layers)},
         "n_layers": count,
-        "first": np.where(some, first + 1, unknown),
-        "last": np.where(some, last + 1, unknown),
+        "first": np.where(any_masked, first + 1, unknown),
+        "last": np.where(any_masked, last + 1, unknown),
         # Ten decimals, so that .1 + .2 and .3 are one value to group by.
-        "p_mean": np.divide(total, count, out=np.full(len(rates), np.nan), where=some).round(10),
-        "first_layer": np.where(some, named[first], None),
-        "last_layer": np.where(some, named[last], None),
-        "first_rate": np.where(some, rates[each, first], np.nan),
-        "last_rate": np.where(some, rates[each, last], np.nan),
+        "p_mean": np.divide(total, count, out=np.full(len(rates), np.nan), where=any_masked).round(10),
+        "first_layer": np.where(any_masked, named[first], None),
+        "last_layer": np.where(any_masked, named[last], None),
+        "first_rate": np.where(any_masked, rates[each, first], np.nan),
+        "last_rate": np.where(any_masked, rates[each, last], np.nan),
         "mu": mu,
         "sigma": sigma,
         "skewness": (share * scaled**3).sum(1),

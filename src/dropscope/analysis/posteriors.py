@@ -1,7 +1,7 @@
-"""Which of several measures is better, over experiments: Beta posteriors of "A beats B", and a bootstrap over patients.
+"""Comparisons of measures over experiments: Beta posteriors of "A beats B", and a bootstrap over patients.
 
-Owns both arithmetics. The posterior counts experiments as independent trials (S3), which they are not where they share
-test patients; the bootstrap resamples the patients, so the two stand side by side.
+The posterior counts experiments as independent trials, as the segmentation paper does, which they are not where they
+share test patients; the bootstrap resamples the patients. So studies report the two side by side.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from itertools import combinations, permutations
 import numpy as np
 import pandas as pd
 from scipy import stats
+
+from dropscope.analysis.resampling import draw_counts, group_numbers, interval
 
 
 @dataclass(frozen=True)
@@ -87,34 +89,20 @@ def differences_over_patients(
     """
     known = np.isfinite(values).all(-1)
     filled = np.where(known[..., None], values, 0.0)
-    member = np.unique([str(p) for p in patients], return_inverse=True)[1]
+    member = group_numbers(patients)
     groups = int(member.max()) + 1
     telling = len(set(member[known.any(0)]))  # patients with a value: the others are drawn, and tell nothing
-    weights = _patient_counts(groups, replicates, seed)[:, member]  # [replicates, images]
+    weights = draw_counts(groups, replicates, seed)[:, member]  # [replicates, images]
     whole = np.ones((1, len(member)))
     pairs = list(combinations(range(len(measures)), 2))
     differences = np.stack([filled[..., a] - filled[..., b] for a, b in pairs], -1)
     (value,), drawn = (_mean_difference(w, differences, known) for w in (whole, weights))
     rows = []
     for i, (a, b) in enumerate(pairs):
-        finite = drawn[:, i][np.isfinite(drawn[:, i])]
-        low, high = (
-            np.quantile(finite, [(1 - level) / 2, (1 + level) / 2]) if telling > 1 and len(finite) else (np.nan, np.nan)
-        )
-        row = {
-            "better": measures[a],
-            "than": measures[b],
-            "difference": float(value[i]),
-            "low": float(low),
-            "high": float(high),
-        }
-        rows.append(row | {"patients": telling, "level": level, "significant": bool(low > 0 or high < 0)})
+        low, high = interval(drawn[:, i], level) if telling > 1 else (float("nan"), float("nan"))
+        row = {"better": measures[a], "than": measures[b], "difference": float(value[i]), "low": low, "high": high}
+        rows.append(row | {"patients": telling, "level": level, "significant": low > 0 or high < 0})
     return pd.DataFrame(rows)
-
-
-def _patient_counts(groups: int, replicates: int, seed: int) -> np.ndarray:
-    """How often each patient is drawn in each replicate."""
-    return np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), replicates).astype(float)
 
 
 def _mean_difference(weights: np.ndarray, differences: np.ndarray, known: np.ndarray) -> np.ndarray:

@@ -1,11 +1,12 @@
-"""Intervals of scores: a bootstrap over examples, or over their groups, paired where two rankings are compared.
+"""Bootstrap resampling: which examples a replicate draws, statistics of the replicates, percentile intervals.
 
-Owns the resampling. Replicates are examples or groups (patients, contexts, volumes), never passes, voxels, placements.
+Owns every draw of the analyses. What is drawn are examples or whole groups of them (patients, contexts, volumes), never
+passes, voxels or placements. Differences are paired where both sides use the same resamples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -17,45 +18,139 @@ REPLICATES = 500
 _AT_ONCE = 1 << 22  # resampled values handled at once
 
 
+def group_numbers(groups: Sequence[Hashable]) -> np.ndarray:
+    """The group of each example as a number 0, 1, …, in the order of the groups' names.
+
+    >>> group_numbers(["b", "a", "b"]).tolist()
+    [1, 0, 1]
+    """
+    return np.unique(np.asarray([str(group) for group in groups]), return_inverse=True)[1]
+
+
+def draws(count: int, replicates: int, seed: int) -> Iterator[np.ndarray]:
+    """Which of `count` examples (or groups) each replicate draws, in blocks `[some replicates, count]`."""
+    generator = np.random.default_rng(seed & 0xFFFFFFFFFFFFFFFF)  # NumPy takes no negative seed
+    at_once = max(1, _AT_ONCE // count)
+    for start in range(0, replicates, at_once):
+        yield generator.integers(0, count, (min(at_once, replicates - start), count))
+
+
+def draw_counts(count: int, replicates: int, seed: int) -> np.ndarray:
+    """How often each of `count` groups is drawn, `[replicates, count]`: for statistics that are weighted sums."""
+    return np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), replicates).astype(float)
+
+
 def resamples(n: int, groups: Sequence[Hashable] | None, replicates: int, seed: int) -> list[Tensor]:
-    """Indices of each replicate. With groups, whole groups are drawn, so replicates differ in size."""
-    draw = np.random.default_rng(seed & 0xFFFFFFFFFFFFFFFF)  # NumPy takes no negative seed
+    """Indices of the examples in each replicate. With groups, whole groups are drawn, so replicates differ in size.
+
+    >>> resamples(4, None, replicates=2, seed=0)
+    [tensor([3, 2, 2, 1]), tensor([1, 0, 0, 0])]
+    """
     if groups is None:
-        return list(torch.from_numpy(draw.integers(0, n, (replicates, n))))
-    names, member = np.unique(np.asarray([str(g) for g in groups]), return_inverse=True)
-    members = [np.flatnonzero(member == i) for i in range(len(names))]
+        return [row for block in draws(n, replicates, seed) for row in torch.from_numpy(block)]
+    member = group_numbers(groups)
+    members = [np.flatnonzero(member == number) for number in range(int(member.max()) + 1)]
     return [
-        torch.from_numpy(np.concatenate([members[i] for i in draw.integers(0, len(names), len(names))]))
-        for _ in range(replicates)
+        torch.from_numpy(np.concatenate([members[number] for number in row]))
+        for block in draws(len(members), replicates, seed)
+        for row in block
     ]
+
+
+def resampled_means(sums: np.ndarray, sizes: np.ndarray, replicates: int, seed: int) -> np.ndarray:
+    """The mean of each replicate, `[replicates]`, of groups whose sums and sizes are known."""
+    blocks = draws(len(sums), replicates, seed)
+    return np.concatenate([sums[drawn].sum(1) / sizes[drawn].sum(1) for drawn in blocks])
+
+
+def bootstrap(
+    statistics: Callable[[Tensor], Mapping[str, Tensor]], indices: Sequence[Tensor], at_once: int = _AT_ONCE
+) -> dict[str, Tensor]:
+    """Statistics of every replicate, `[replicates]` each.
+
+    Args:
+        statistics: Takes indices `[some replicates, size]` and returns a value per replicate under each name.
+        indices: What `resamples` returns.
+        at_once: Resampled values handled at once.
+
+    Examples:
+        >>> x = torch.tensor([0.0, 1.0, 2.0])
+        >>> bootstrap(lambda chosen: {"mean": x[chosen].mean(-1)}, [torch.tensor([0, 0, 0]), torch.tensor([1, 2])])
+        {'mean': tensor([0.0000, 1.5000])}
+    """
+    order = sorted(range(len(indices)), key=lambda i: len(indices[i]))  # replicates of one size are handled together
+    parts: dict[str, list[Tensor]] = {}
+    start = 0
+    while start < len(order):
+        size = len(indices[order[start]])
+        stop = start
+        while stop < len(order) and stop - start < max(1, at_once // size) and len(indices[order[stop]]) == size:
+            stop += 1
+        for name, value in statistics(torch.stack([indices[i] for i in order[start:stop]])).items():
+            parts.setdefault(name, []).append(value)
+        start = stop
+    back = torch.tensor(order).argsort()
+    return {name: torch.cat(values)[back.to(values[0].device)] for name, values in parts.items()}
 
 
 def bootstrap_scores(uncertainty: Tensor, correct: Tensor, indices: Sequence[Tensor]) -> dict[str, Tensor]:
     """Ranking scores and accuracy of every replicate, `[replicates]`, for one measure `[n]` and its outcome `[n]`."""
-    found: dict[str, list[Tensor]] = {}
-    at_once = max(1, _AT_ONCE // len(uncertainty))
-    order = sorted(range(len(indices)), key=lambda i: len(indices[i]))  # those of one size are scored together
-    sized = [indices[i] for i in order]
-    start = 0
-    while start < len(sized):
-        size = len(sized[start])
-        stop = start
-        while stop < len(sized) and stop - start < at_once and len(sized[stop]) == size:
-            stop += 1
-        chosen = torch.stack(sized[start:stop]).to(uncertainty.device)
+
+    def statistics(chosen: Tensor) -> dict[str, Tensor]:
+        chosen = chosen.to(uncertainty.device)
         right = correct[chosen]
-        for name, value in scores.ranking_scores(uncertainty[chosen], right).items():
-            found.setdefault(name, []).append(value)
-        found.setdefault("accuracy", []).append(right.double().mean(-1))
-        start = stop
-    back = torch.tensor(order).argsort().to(uncertainty.device)
-    return {name: torch.cat(parts)[back] for name, parts in found.items()}
+        return scores.ranking_scores(uncertainty[chosen], right) | {"accuracy": right.double().mean(-1)}
+
+    return bootstrap(statistics, indices)
 
 
-def interval(replicates: Tensor, level: float = 0.95) -> tuple[float, float]:
-    """The percentile interval; replicates in which a score is undefined are left out."""
-    finite = replicates[torch.isfinite(replicates)].double().cpu().numpy()
+def interval(replicates: Tensor | np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """The percentile interval; replicates in which a statistic is undefined are left out.
+
+    >>> interval(torch.tensor([1.0, 2.0, 3.0, float("nan")]), level=0.5)
+    (1.5, 2.5)
+    """
+    values = replicates.double().cpu().numpy() if isinstance(replicates, Tensor) else np.asarray(replicates, float)
+    finite = values[np.isfinite(values)]
     if finite.size == 0:
         return float("nan"), float("nan")
     low, high = np.quantile(finite, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
+
+
+def paired_interval(
+    first: Tensor, second: Tensor, difference: float | None = None, level: float = 0.95
+) -> tuple[float, float]:
+    """The interval of first − second, both `[replicates]` on the same resamples.
+
+    A resample repeats examples, which biases statistics that depend on ties or on smoothness. With `difference`, the
+    one on the examples themselves, the replicates are moved by that bias: their mean is the difference itself.
+
+    >>> paired_interval(torch.tensor([2.0, 3.0]), torch.tensor([1.0, 2.0])), paired_interval(*torch.eye(2), 5.0, 0.0)
+    ((1.0, 1.0), (5.0, 5.0))
+    """
+    gaps = first - second
+    return interval(gaps if difference is None else gaps - gaps.mean() + difference, level)
+
+
+def simultaneous_intervals(
+    values: Sequence[float], replicates: np.ndarray, level: float = 0.95
+) -> list[tuple[float, float]]:
+    """Intervals that all hold at once with probability `level`, from paired replicates `[K, replicates]`.
+
+    value ± c·s with s the std of its replicates and c the level-quantile of the largest |replicate − value|/s over the
+    K: "the best of K beats the baseline" needs this. NaN where a replicate is undefined.
+
+    >>> simultaneous_intervals([5.0], np.array([[4.0, 5.0, 6.0]]))
+    [(4.0, 6.0)]
+    """
+    points, drawn = np.asarray(values, float), np.asarray(replicates, float)
+    spread = drawn.std(1, ddof=1) if drawn.shape[1] > 1 else np.full(len(points), np.nan)
+    known = np.isfinite(spread) & np.isfinite(points)
+    moving = known & (spread > 0)
+    factor = 0.0
+    if moving.any():
+        largest = (np.abs(drawn[moving] - points[moving, None]) / spread[moving, None]).max(0)
+        factor = float(np.quantile(largest, level))
+    half = np.where(known, factor * spread, np.nan)
+    return [(float(a), float(b)) for a, b in zip(points - half, points + half, strict=True)]
