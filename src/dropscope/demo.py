@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from dropscope import measures
-from dropscope.analysis import REPLICATES, bootstrap_scores, interval, resamples
+from dropscope.analysis import REPLICATES, bootstrap_scores, paired_interval, resamples
 from dropscope.injection import audit, find_sites
 from dropscope.model import random_state_kept
 from dropscope.placement import PlacementGrid
@@ -149,7 +149,7 @@ def _verdict(tables: dict[str, pd.DataFrame], placement: str) -> str:
         )["aurc"]
         for t in (mc, plain)
     ]
-    low, high = interval(drawn[0] - drawn[1])
+    low, high = paired_interval(*drawn)
     difference = f"(AURC difference {low:+.4f} to {high:+.4f}, 95 %)"
     if high < 0:
         return f"   Verdict: {placement} ranks errors better than one plain pass here {difference}."

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dropscope import scores
-from dropscope.analysis import REPLICATES, bootstrap_scores, interval, resamples
+from dropscope.analysis import REPLICATES, bootstrap_scores, interval, paired_interval, resamples
 from dropscope.progress import track
 
 AGAINST = "plain_entropy"  # the baseline that differences are taken to
@@ -65,7 +65,7 @@ def interval_table(
             for name in ("accuracy", *chosen):
                 entry[f"{name}_low"], entry[f"{name}_high"] = interval(drawn[name])
             for name in chosen:
-                low, high = interval(drawn[name] - reference[name])
+                low, high = paired_interval(drawn[name], reference[name])
                 entry[f"{name}_minus_baseline_low"], entry[f"{name}_minus_baseline_high"] = low, high
             found.append(entry)
             tick(1)

@@ -6,8 +6,6 @@ Owns the resampling of contexts, shared by all configurations so that difference
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dropscope import scores
-from dropscope.analysis import interval, resamples
+from dropscope.analysis import bootstrap, interval, resamples
 from dropscope.studies.transformer_profile.results import PLAIN, Evaluated
 
 REPLICATES = 1_000
@@ -127,16 +125,11 @@ def _tensors(items: pd.DataFrame, plain: pd.DataFrame | None) -> dict[str, Tenso
 
 def _scored(tensors: Mapping[str, Tensor], indices: Sequence[Tensor]) -> Replicated:
     value = {name: float(score(tensors)) for name, score in SCORES.items()}
-    replicates = {name: torch.full((len(indices),), math.nan, dtype=torch.float64) for name in SCORES}
-    by_size: dict[int, list[int]] = defaultdict(list)  # contexts differ in size, so replicates do
-    for at, chosen in enumerate(indices):
-        by_size[len(chosen)].append(at)
-    for size, places in by_size.items():
-        at_once = max(1, _AT_ONCE // size)
-        for start in range(0, len(places), at_once):
-            part = torch.tensor(places[start : start + at_once])
-            chosen = torch.stack([indices[at] for at in part.tolist()])
-            drawn = {name: values[chosen] for name, values in tensors.items()}
-            for name, score in SCORES.items():
-                replicates[name][part] = score(drawn)
-    return Replicated(value, replicates)
+    if not indices:
+        return Replicated(value, {name: torch.empty(0, dtype=torch.float64) for name in SCORES})
+
+    def on_resamples(chosen: Tensor) -> dict[str, Tensor]:
+        drawn = {name: values[chosen] for name, values in tensors.items()}
+        return {name: score(drawn) for name, score in SCORES.items()}
+
+    return Replicated(value, bootstrap(on_resamples, indices, _AT_ONCE))

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from dropscope import measures
-from dropscope.analysis import REPLICATES, bootstrap_scores, interval, resamples
+from dropscope.analysis import REPLICATES, bootstrap_scores, paired_interval, resamples
 from dropscope.engine import Explanation
 from dropscope.errors import BadInput, nearest
 from dropscope.model import random_state_kept, weights_fingerprint
@@ -190,7 +190,7 @@ def _chosen(
         )  # fmt: skip
         values = torch.tensor(table[row.measure].to_numpy(copy=True))
         ours, theirs = (float(_aurc(u, right)) for u in (values, entropy))
-        low, high = interval(bootstrap_scores(values, right, indices)["aurc"] - reference)
+        low, high = paired_interval(bootstrap_scores(values, right, indices)["aurc"], reference)
         rows.append(
             {"placement": row.placement, "measure": row.measure, "aurc": ours, "plain_aurc": theirs,
              "difference": ours - theirs, "low": low, "high": high}

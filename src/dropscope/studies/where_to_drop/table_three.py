@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from dropscope import scores
-from dropscope.analysis import REPLICATES, bootstrap_scores, interval, over_networks, resamples
+from dropscope.analysis import REPLICATES, bootstrap_scores, over_networks, paired_interval, resamples
 from dropscope.placement import Placement
 from dropscope.studies.where_to_drop.gathered import PENALTIES, Gathered
 from dropscope.studies.where_to_drop.published import published_for
@@ -110,9 +110,7 @@ def paired_bootstrap(g: Gathered, network: int, score: str, seed: int = 0) -> tu
     indices = resamples(len(first[1]), g.task.test_groups, REPLICATES, seed)
     drawn = [bootstrap_scores(*side, indices)[score] for side in (first, second)]
     a, b = (float(scores.TABLE[score].function(*side)) for side in (first, second))
-    gaps = drawn[0] - drawn[1]
-    low, high = interval(gaps - gaps.mean() + (a - b))
-    return a - b, low, high
+    return a - b, *paired_interval(*drawn, difference=a - b)
 
 
 def rates_of(text: str) -> dict[str, float]:
