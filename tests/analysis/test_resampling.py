@@ -1,4 +1,4 @@
-"""Intervals: a percentile bootstrap that covers, groups kept whole, pairs that cancel."""
+"""Bootstrap: percentile intervals that cover, whole groups, pairs that cancel, one stream of draws."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from dropscope import scores
-from dropscope.analysis.resampling import bootstrap_scores, interval, resamples
+from dropscope.analysis import resampling
+from dropscope.analysis.resampling import bootstrap, bootstrap_scores, interval, paired_interval, resamples
 
 
 def test_quantiles_of_known_replicates() -> None:
@@ -83,3 +84,26 @@ def test_global_random_state_is_not_used() -> None:
     resamples(30, ["a", "b"] * 15, 5, 0)
     assert torch.equal(before[0], torch.get_rng_state())
     assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002
+
+
+def test_blocks_of_draws_do_not_change_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = [i // 3 for i in range(40)]
+    before = resamples(40, None, 9, 2), resamples(40, groups, 9, 2)
+    monkeypatch.setattr(resampling, "_AT_ONCE", 50)
+    after = resamples(40, None, 9, 2), resamples(40, groups, 9, 2)
+    for old, new in zip(before, after, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(old, new, strict=True))
+
+
+def test_statistics_come_back_in_the_order_of_the_replicates() -> None:
+    x = torch.arange(10.0)
+    indices = [torch.arange(3), torch.arange(5, 7), torch.arange(4, 7), torch.arange(10)]
+    for at_once in (1, 6, 1000):
+        drawn = bootstrap(lambda chosen: {"mean": x[chosen].mean(-1)}, indices, at_once)
+        assert drawn["mean"].tolist() == [1.0, 5.5, 5.0, 4.5]
+
+
+def test_the_bias_of_a_difference_is_taken_off() -> None:
+    first, second = torch.linspace(1, 3, 101), torch.zeros(101)
+    assert paired_interval(first, second) == pytest.approx((1.05, 2.95))
+    assert paired_interval(first, second, difference=0.5) == pytest.approx((-0.45, 1.45))

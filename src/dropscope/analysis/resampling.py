@@ -119,14 +119,15 @@ def interval(replicates: Tensor | np.ndarray, level: float = 0.95) -> tuple[floa
 
 
 def paired_interval(
-    first: Tensor, second: Tensor, difference: float | None = None, level: float = 0.95
+    first: Tensor, second: Tensor, *, difference: float | None = None, level: float = 0.95
 ) -> tuple[float, float]:
     """The interval of first − second, both `[replicates]` on the same resamples.
 
     A resample repeats examples, which biases statistics that depend on ties or on smoothness. With `difference`, the
     one on the examples themselves, the replicates are moved by that bias: their mean is the difference itself.
 
-    >>> paired_interval(torch.tensor([2.0, 3.0]), torch.tensor([1.0, 2.0])), paired_interval(*torch.eye(2), 5.0, 0.0)
+    >>> first, second = torch.tensor([2.0, 3.0]), torch.tensor([1.0, 2.0])
+    >>> paired_interval(first, second), paired_interval(first, second, difference=5.0)
     ((1.0, 1.0), (5.0, 5.0))
     """
     gaps = first - second
