@@ -1,16 +1,15 @@
-"""Training as every study does it: Lightning drives the epochs, the weights of the best validation score are kept.
+"""Training for every study: a plain loop that keeps the weights of the best validation score.
 
-Owns the loop, its seed, its progress and the files of a trained network (safetensors, written whole, so that a network
-that is there is finished). Losses, optimizers and data are the study's.
+Owns the loop, its seed and progress, and the files of a trained network (safetensors, written atomically, so a network
+that is there is finished). Losses, optimizers and data belong to the studies.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from dropscope.atomic import atomic_write
-from dropscope.errors import BadInput, MissingExtra
+from dropscope.atomic import atomic_write, read_json, same_spec
+from dropscope.errors import BadInput, Phrase, first_line
 from dropscope.model import evaluating, random_state_kept
 from dropscope.progress import track
 from dropscope.report import write_text
@@ -29,6 +28,8 @@ from dropscope.report import write_text
 Batch = Any
 Optimizer = torch.optim.Optimizer
 Schedule = Any  # torch.optim.lr_scheduler.LRScheduler
+
+_PRECISIONS = {"32-true": None, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,13 @@ class Recipe:
     score: Callable[[nn.Module], float]
     optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
     schedule: Callable[[Optimizer, int], Schedule] | None = None  # of (optimizer, steps in all); stepped every batch
-    clip: float | None = None
-    precision: str = "32-true"  # Lightning's words: "16-mixed", "bf16-mixed"
+    clip: float | None = None  # largest norm of the gradients
+    precision: str = "32-true"  # or "bf16-mixed", or "16-mixed" with a scaled loss (on a CPU, bf16)
 
 
 @dataclass(frozen=True)
 class History:
-    """What an epoch cost and brought: mean training loss and validation score, and which epoch was kept."""
+    """Mean training loss and validation score of every epoch, and which epoch was kept."""
 
     losses: tuple[float, ...]
     scores: tuple[float, ...]
@@ -65,38 +66,90 @@ def fit(
 ) -> History:
     """Trains `net` in place and leaves it in eval mode on the CPU with the weights of its best epoch.
 
-    `batches` is iterated once per epoch (a DataLoader, or anything with a length that yields batches already on the
-    device). With `tick`, called after every batch, somebody else shows the progress. Global random state is afterwards
-    what it was.
+    Modules are trained in the mode they come in, so one in eval mode stays so. `batches` has a length and is iterated
+    once per epoch; its batches are on the device. With `tick`, called after every batch, the caller shows the progress.
+    Global random state is restored.
     """
-    lightning = _lightning()
-    where = torch.device(device)
-    with random_state_kept(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Lightning's advice about workers and logging does not concern the user
+    if recipe.epochs < 1:
+        raise BadInput("epochs must be at least 1", "epochs", recipe.epochs, "write epochs=1")
+    if recipe.precision not in _PRECISIONS:
+        remedy = f"write one of {', '.join(_PRECISIONS)}"
+        raise BadInput("precision must be known", "precision", recipe.precision, remedy)
+    with random_state_kept():
         torch.manual_seed(seed)
-        trained = _module(lightning, net, recipe)
         total = recipe.epochs * len(batches)  # type: ignore[arg-type]
-        with track(what, total, "batches", show) if tick is None else nullcontext(tick) as trained.tick:
-            _trainer(lightning, recipe, where).fit(trained, train_dataloaders=_Epochs(batches))
-    if trained.best_state is None:
-        raise BadInput("a network is trained for at least one epoch", "epochs", recipe.epochs, "write epochs=1 or more")
-    net.cpu().load_state_dict(trained.best_state)
+        with track(what, total, "batches", show) if tick is None else nullcontext(tick) as count:
+            history, best = _run_epochs(net, recipe, batches, total, torch.device(device), count)
+    net.cpu().load_state_dict(best)
     net.eval()
-    return History(tuple(trained.losses), tuple(trained.scores), trained.best_epoch)
+    return history
+
+
+def _run_epochs(
+    net: nn.Module,
+    recipe: Recipe,
+    batches: Iterable[Batch],
+    total: int,
+    device: torch.device,
+    tick: Callable[[int], None],
+) -> tuple[History, dict[str, Tensor]]:
+    net.to(device)
+    optimizer = recipe.optimizer(net.parameters())
+    schedule = None if recipe.schedule is None else recipe.schedule(optimizer, total)
+    dtype = _PRECISIONS[recipe.precision]
+    if device.type == "cpu" and dtype is torch.float16:
+        dtype = torch.bfloat16
+    scaler = torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)  # where disabled it does nothing
+    best, best_epoch, best_score = dict[str, Tensor](), -1, -math.inf
+    losses: list[float] = []
+    scores: list[float] = []
+    for epoch in range(recipe.epochs):
+        running = []
+        for batch in batches:
+            with torch.autocast(device.type, dtype, cache_enabled=False) if dtype is not None else nullcontext():
+                loss = recipe.loss(net, batch)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            if recipe.clip is not None:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_(net.parameters(), recipe.clip)
+            scaler.step(optimizer)  # skipped where a scaled gradient overflows
+            scaler.update()
+            if schedule is not None:
+                _advance(schedule)
+            running.append(loss.detach())
+            tick(1)
+        losses.append(float(torch.stack(running).mean()))
+        with evaluating(net), torch.no_grad():
+            scores.append(float(recipe.score(net)))
+        if epoch == 0 or scores[-1] > best_score:  # a NaN never is
+            best_score = scores[-1] if math.isfinite(scores[-1]) else -math.inf
+            best_epoch = epoch
+            best = {name: value.detach().cpu().clone() for name, value in net.state_dict().items()}
+    return History(tuple(losses), tuple(scores), best_epoch), best
+
+
+def _advance(schedule: Schedule) -> None:
+    with warnings.catch_warnings():
+        # Torch takes a step that the scaler skipped for a schedule that runs ahead of its optimizer.
+        warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
+        schedule.step()
 
 
 def trained_once(
     path: Path, build: Callable[[], nn.Module], train: Callable[[nn.Module], History], about: dict[str, Any]
 ) -> nn.Module:
-    """The network at `path` if it is there, else built, trained and written there. `about` says what it is and must
-    agree with what is there."""
+    """The network at `path`; built, trained and written there where it is missing.
+
+    Args:
+        path: A .safetensors file. The .json beside it holds `about` and the history.
+        build: Makes the network.
+        train: Trains it in place.
+        about: What the network is; it must agree with the network that is there.
+    """
     record = path.with_suffix(".json")
     if path.exists() and record.exists():
-        known, wanted = json.loads(record.read_text())["about"], json.loads(json.dumps(about))
-        differing = sorted(key for key in {*known, *wanted} if known.get(key) != wanted.get(key))
-        if differing:
-            remedy = "choose another folder with --out"
-            raise BadInput("a folder holds one study", f"what differs from {record}", differing, remedy)
+        same_spec(read_json(record)["about"], about, record, "choose another out")
         return load_weights(build(), path)
     net = build()
     history = train(net)
@@ -114,106 +167,34 @@ def save_weights(net: nn.Module, path: Path) -> Path:
 
 
 def load_weights(net: nn.Module, path: Path) -> nn.Module:
-    """Weights from safetensors or a plain state_dict (`weights_only`), names and shapes checked; in eval mode."""
-    try:
-        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise BadInput("a weights file exists", "--weights", str(path), "check the path") from error
-    except Exception as error:
-        # What torch says of a pickled model is how to load it all the same, which is not to be advised.
-        pickled = "weights only load failed" in str(error).lower()
-        reason = "a pickled object that is not tensors alone" if pickled else str(error).splitlines()[0][:120]
-        raise BadInput(
-            "weights are safetensors or a plain state_dict",
-            str(path),
-            reason,
-            "save model.state_dict() with torch.save",
-        ) from error
-    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
-        state = state["state_dict"]
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise BadInput("weights are a dict of tensors", str(path), type(state).__name__, "save model.state_dict()")
+    """Weights from safetensors or a plain state_dict, names and shapes checked; the network is in eval mode."""
+    state = _read_state(path)
     wanted = {name: tuple(value.shape) for name, value in net.state_dict().items()}
-    got = {name: tuple(value.shape) for name, value in state.items()}
-    for name in sorted({*wanted, *got}):
-        if wanted.get(name) != got.get(name):
-            here, there = (str(shapes.get(name, "absent")) for shapes in (wanted, got))
-            raise BadInput(
-                "weights fit the network", f"{name!r} in {path}", there, f"pass weights in which it is {here}"
-            )
+    received = {name: tuple(value.shape) for name, value in state.items()}
+    for name in sorted({*wanted, *received}):
+        if wanted.get(name) != received.get(name):
+            here, there = (str(shapes.get(name, "absent")) for shapes in (wanted, received))
+            remedy = f"pass weights in which {name!r} is {here}"
+            raise BadInput(f"weights must fit the network: {name!r} in {path}", "weights", Phrase(there), remedy)
     net.load_state_dict(state)
     return net.eval()
 
 
-class _Epochs:
-    """Batches as one loader, whatever they are: Lightning takes a list for several loaders."""
-
-    def __init__(self, batches: Any) -> None:
-        self._batches = batches
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self._batches)
-
-
-def _lightning() -> Any:
+def _read_state(path: Path) -> dict[str, Tensor]:
+    """Tensors by name. A pickle is read with `weights_only`, so that no code in it runs."""
     try:
-        import lightning.pytorch as lightning
-    except ImportError as error:
-        raise MissingExtra("training", "lightning", "training") from error
-    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    return lightning
-
-
-def _trainer(lightning: Any, recipe: Recipe, device: torch.device) -> Any:
-    index = [device.index or 0] if device.type == "cuda" else 1
-    return lightning.Trainer(
-        max_epochs=recipe.epochs, accelerator="gpu" if device.type == "cuda" else "cpu", devices=index,
-        precision=recipe.precision, gradient_clip_val=recipe.clip, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0, barebones=False,
-    )  # fmt: skip
-
-
-def _module(lightning: Any, net: nn.Module, recipe: Recipe) -> Any:
-    """The LightningModule. Made here, because its base class exists only where Lightning is installed."""
-
-    class Training(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net
-            self.losses: list[float] = []
-            self.scores: list[float] = []
-            self.best_epoch = -1
-            self.best_state: dict[str, Tensor] | None = None
-            self.best_score = -math.inf
-            self.running: list[Tensor] = []
-            self.tick: Callable[[int], None] = lambda count: None
-
-        def training_step(self, batch: Batch, index: int) -> Tensor:
-            loss = recipe.loss(self.net, batch)
-            self.running.append(loss.detach())
-            self.tick(1)
-            return loss
-
-        def configure_optimizers(self) -> Any:
-            optimizer = recipe.optimizer(self.net.parameters())
-            if recipe.schedule is None:
-                return optimizer
-            steps = int(self.trainer.estimated_stepping_batches)
-            return [optimizer], [{"scheduler": recipe.schedule(optimizer, steps), "interval": "step"}]
-
-        def on_train_epoch_end(self) -> None:
-            self.losses.append(float(torch.stack(self.running).mean()))
-            self.running = []
-            with evaluating(self.net), torch.no_grad():
-                score = float(recipe.score(self.net))
-            self.scores.append(score)
-            if self.best_state is None or score > self.best_score:  # a NaN never is
-                self.best_score = score if math.isfinite(score) else -math.inf
-                self.best_epoch = len(self.scores) - 1
-                self.best_state = {name: value.detach().cpu().clone() for name, value in self.net.state_dict().items()}
-
-    return Training()
+        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+    except FileNotFoundError as error:
+        raise BadInput("weights must be an existing file", "weights", str(path), "check the path") from error
+    except Exception as error:
+        # Torch advises to unpickle a pickled model all the same; its message is not passed on.
+        pickled = "weights only load failed" in str(error).lower()
+        reason = "a pickled object that is not only tensors" if pickled else first_line(error)
+        what, remedy = "weights must be safetensors or a plain state_dict", "save model.state_dict() with torch.save"
+        raise BadInput(what, "weights", Phrase(f"{path}: {reason}"), remedy) from error
+    if isinstance(state, dict) and isinstance(state.get("state_dict"), dict):
+        state = state["state_dict"]
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        got = Phrase(f"{path}: {type(state).__name__}")
+        raise BadInput("weights must be a dict of tensors", "weights", got, "save model.state_dict()")
+    return state
