@@ -99,7 +99,7 @@ def first_line(error: BaseException, length: int = 160) -> str:
     ('two', 'KeyError')
     """
     lines = str(error).strip().splitlines()
-    return lines[0][:length] if lines else type(error).__name__
+    return lines[0].rstrip()[:length] if lines else type(error).__name__
 
 
 def nearest(name: str, valid: Iterable[str], count: int = 3) -> str:

@@ -1,4 +1,4 @@
-"""The command line: answers on stdout, one message on stderr, the right exit code, no files but those asked for."""
+"""Commands: answers on stdout, one message on stderr, the right exit code, no files except those asked for."""
 
 import json
 import sys
@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 import dropscope
 from dropscope.cli import app
+from dropscope.errors import BadInput
 
 TOY = """
 import torch
@@ -66,6 +67,18 @@ def run(tmp_path, monkeypatch):
         return result
 
     return run
+
+
+def refusal(result) -> BadInput:
+    """The error behind a message and exit code 2."""
+    error = result.exception
+    while error is not None and not isinstance(error, BadInput):
+        error = error.__cause__ or error.__context__
+    assert isinstance(error, BadInput), result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert len(result.stderr.splitlines()) == 1
+    return error
 
 
 TOY_DATA = ("--data", "toy.py:data")
@@ -127,48 +140,65 @@ def test_an_audit_that_fails_exits_with_1(run):
 
 
 @pytest.mark.parametrize(
-    ("placement", "said"),
+    ("placement", "received"),
     [
-        ("fc9=0.5", "did you mean 'fc2' or 'fc1'"),
-        ("fc1=1.0", "a rate is a number of at least 0 and below 1; got 1.0"),
-        ("fc1=-0.1", "a rate is a number of at least 0 and below 1; got -0.1"),
-        ("fc1=nan", "a rate is a number of at least 0 and below 1; got 'nan'"),
-        ("", "a placement names at least one site"),
-        ("fc1@weights=0.5", "'fc1' has no such position here"),
-        ("attention=0.5", "a group must match at least one site"),
-        ("own", "the placement 'own' needs a model whose own dropout is above 0 and called"),
+        ("fc9=0.5", "fc9"),
+        ("fc1=1.0", 1.0),
+        ("fc1=-0.1", -0.1),
+        ("fc1=nan", "nan"),
+        ("", ""),
+        ("fc1@weights=0.5", "weights"),
+        ("attention=0.5", "attention"),
+        ("own", "own"),
     ],
 )
-def test_a_bad_placement_is_one_message_and_exit_code_2(run, placement, said):
-    result = run("audit", "toy.py:model", placement, *TOY_DATA, code=2)
-    assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
-    assert said in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+def test_a_bad_placement_is_one_message_and_exit_code_2(run, placement, received):
+    error = refusal(run("audit", "toy.py:model", placement, *TOY_DATA, code=2))
+    assert error.received == received
+
+
+def test_a_name_close_to_a_site_is_suggested(run):
+    assert "'fc2' or 'fc1'?" in run("audit", "toy.py:model", "fc9=0.5", *TOY_DATA, code=2).stderr
 
 
 def test_a_bad_placement_is_refused_before_any_code_runs(run):
-    assert "rate" in run("audit", "no_such_file.py:model", "fc1=2", *TOY_DATA, code=2).stderr
+    assert "fc1" in refusal(run("audit", "no_such_file.py:model", "fc1=2", *TOY_DATA, code=2)).name
 
 
 @pytest.mark.parametrize(
-    ("model", "data", "said"),
+    ("model", "data", "named"),
     [
-        ("missing.py:model", "toy.py:data", "a file that is named exists"),
-        ("toy.py:mdel", "toy.py:data", "did you mean 'model'"),
+        ("missing.py:model", "toy.py:data", "'missing.py'"),
+        ("toy.py:mdel", "toy.py:data", "'model'?"),
         ("toy.py:fails", "toy.py:data", "toy.py:30: RuntimeError: no weights here"),
-        ("toy.py:data", "toy.py:data", "a model's callable returns a torch.nn.Module"),
-        ("toy.py:model", "toy.py:datta", "did you mean 'data'"),
-        ("toy.py:model", "toy.py:model", "a callable for data returns data"),
-        ("toy.py:model", "missing.csv", "name the model as hf:CHECKPOINT"),
-        ("toy.py:model", "missing_folder", "code is named as file.py:callable"),
+        ("toy.py:data", "toy.py:data", "torch.nn.Module"),
+        ("toy.py:model", "toy.py:datta", "'data'?"),
+        ("toy.py:model", "toy.py:model", "Net"),
+        ("toy.py:model", "missing.csv", "hf:CHECKPOINT"),
+        ("toy.py:model", "missing_folder", "'missing_folder'"),
     ],
 )
-def test_a_bad_name_is_one_message_and_exit_code_2(run, model, data, said):
+def test_a_bad_name_is_one_message_and_exit_code_2(run, model, data, named):
     result = run("sites", model, "--data", data, code=2)
-    assert said in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-    assert "Traceback" not in result.output
+    assert refusal(result)
+    assert named in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "flag"),
+    [
+        (("--passes", "0"), "passes", "--passes 100"),
+        (("--rates", "0.1,half"), "--rates", "--rates 0.1,0.5"),
+        (("--memory", "4 KiB"), "memory", "--memory 4GiB"),
+        (("--device", "gpu"), "device", "--device cpu"),
+        (("--outputs", "logit"), "outputs", "--outputs must"),
+    ],
+)
+def test_an_error_of_the_library_names_the_flag(run, arguments, name, flag):
+    result = run("sweep", "toy.py:model", *TOY_DATA, "--sites", "fc1", *arguments, "--dry-run", code=2)
+    assert refusal(result).name == name
+    assert flag in result.stderr
+    assert f"{name}=" not in result.stderr
 
 
 def test_a_missing_extra_is_named(run, monkeypatch):
@@ -197,10 +227,11 @@ def test_a_template_runs_as_it_is(run, framework):
 
 def test_new_never_overwrites(run):
     before = Path("toy.py").read_text()
-    assert "never overwritten" in run("new", "torch", "toy.py", code=2).stderr
+    assert refusal(run("new", "torch", "toy.py", code=2)).received == "toy.py"
     assert Path("toy.py").read_text() == before
-    assert "write net.py" in run("new", "torch", "net.txt", code=2).stderr
-    assert "make no_folder first" in run("new", "torch", "no_folder/net.py", code=2).stderr
+    assert "net.py" in refusal(run("new", "torch", "net.txt", code=2)).remedy
+    assert "no_folder" in refusal(run("new", "torch", "no_folder/net.py", code=2)).remedy
+    assert run("new", "torch", "net.txt", code=2).stderr.startswith("error: FILE must")
 
 
 def test_new_has_a_default_name_a_dry_run_and_json(run):

@@ -1,4 +1,4 @@
-"""The package as users meet it: its names, what importing it needs, and what it leaves alone."""
+"""The package as a whole: its public names, what importing it needs, and what it leaves alone."""
 
 import subprocess
 import sys

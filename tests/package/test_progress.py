@@ -9,12 +9,22 @@ from typing import Any
 import pytest
 
 from dropscope import progress as progress_module
-from dropscope.progress import format_count, progress
+from dropscope.progress import format_count, format_duration, format_pace, track
 
 
 def test_counts_a_person_reads() -> None:
     shown = [format_count(n) for n in (0, 999, 1000, 1_500_000, 2e9, 3.2e12)]
     assert shown == ["0", "999", "1.0 k", "1.5 M", "2.0 G", "3.2 T"]
+
+
+def test_durations_a_person_reads() -> None:
+    shown = [format_duration(seconds) for seconds in (0, 99, 100, 5999, 6000)]
+    assert shown == ["0 s", "99 s", "2 min", "100 min", "1.7 h"]
+
+
+def test_a_pace_is_per_second_minute_or_hour() -> None:
+    shown = [format_pace(count, seconds, "steps") for count, seconds in ((3, 1), (1, 2), (1, 120))]
+    assert shown == ["3 steps/s", "30.0 steps/min", "30.0 steps/h"]
 
 
 @pytest.fixture
@@ -25,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_line_now_and_then_with_rate_and_time_left(clock: list[float], capsys: Any) -> None:
-    with progress("sweep", 1000, show=None) as tick:
+    with track("sweep", 1000, show=None) as tick:
         clock[0] = 1.0
         tick(10)
         assert capsys.readouterr().err == ""  # short work shows nothing
@@ -36,11 +46,22 @@ def test_a_line_now_and_then_with_rate_and_time_left(clock: list[float], capsys:
     assert capsys.readouterr().err == "sweep: 40%, 20 predictions/s, 30 s left\n"
 
 
+def test_no_line_before_anything_is_done(clock: list[float], capsys: Any) -> None:
+    with track("training", 100, unit="steps") as tick:
+        for now in (20.0, 40.0, 4000.0):
+            clock[0] = now
+            tick(0)
+        assert capsys.readouterr().err == ""  # a pace of nothing is no news
+        clock[0] = 5000.0
+        tick(50)
+    assert capsys.readouterr().err == "training: 50%, 36.0 steps/h, 83 min left\n"
+
+
 @pytest.mark.parametrize(("total", "show"), [(1000, False), (0, None)])
 def test_nothing_where_it_is_switched_off_or_there_is_nothing(
     total: int, show: bool | None, clock: Any, capsys: Any
 ) -> None:
-    with progress("sweep", total, show=show) as tick:
+    with track("sweep", total, show=show) as tick:
         clock[0] = 100.0
         tick(500)
     assert capsys.readouterr().err == ""
@@ -54,11 +75,22 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    with progress("sweep", 100) as tick:
+    with track("sweep", 100) as tick:
         tick(60)
         tick(40)
     assert "sweep" in screen.getvalue()
     assert "predictions/s" in screen.getvalue()
+
+
+def test_a_bar_shows_no_pace_before_anything_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    with track("training", 100, unit="steps") as tick:
+        tick(0)
+    assert "training" in screen.getvalue()
+    assert "steps/" not in screen.getvalue()
 
 
 def test_an_error_inside_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,5 +98,5 @@ def test_an_error_inside_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> No
         stream = io.StringIO()
         stream.isatty = lambda terminal=terminal: terminal  # type: ignore[method-assign]
         monkeypatch.setattr(sys, "stderr", stream)
-        with pytest.raises(KeyError, match="inside"), progress("sweep", 100):
+        with pytest.raises(KeyError, match="inside"), track("sweep", 100):
             raise KeyError("inside")

@@ -1,4 +1,4 @@
-"""What README.md shows is what happens: its Python runs, and every output in it is compared with the real one."""
+"""README.md: its Python runs, and every output it shows is compared with the real one."""
 
 import contextlib
 import io

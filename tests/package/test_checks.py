@@ -1,0 +1,55 @@
+"""Checks of single arguments: the value comes back, or an error about it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from dropscope.checks import check_choice, check_count, check_passes, check_rate, check_seed, finite_number
+from support.errors import refused
+
+
+@pytest.mark.parametrize("rate", [0, 0.0, 0.5, np.float32(0.25), np.nextafter(1, 0)])
+def test_a_rate_comes_back_as_a_float(rate: float) -> None:
+    checked = check_rate(rate, "rate of 'fc1'")
+    assert type(checked) is float
+    assert checked == rate
+
+
+@pytest.mark.parametrize("rate", [1, 1.0, -0.1, math.nan, math.inf, "0.5", None, True, 10**400])
+def test_what_is_no_rate_is_refused(rate: object) -> None:
+    with refused("rate of 'fc1'") as caught:
+        check_rate(rate, "rate of 'fc1'")
+    assert caught.value.received is rate
+
+
+def test_minus_zero_is_zero() -> None:
+    assert math.copysign(1, finite_number(-0.0) or 0.0) == 1
+
+
+def test_a_choice_is_one_of_the_words_and_the_closest_is_suggested() -> None:
+    assert check_choice("mean", "label", ("mean", "plain")) == "mean"
+    with refused("label") as caught:
+        check_choice("plian", "label", ("mean", "plain"))
+    assert "'plain'" in caught.value.remedy
+    with refused("label"):
+        check_choice(["mean"], "label", ("mean", "plain"))
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.0, "2", True, None])
+def test_what_is_no_count_is_refused(count: object) -> None:
+    with refused("batch_size") as caught:
+        check_count(count, "batch_size", 32)
+    assert "batch_size=32" in caught.value.remedy
+    with refused("passes"):
+        check_passes(count)
+    assert check_count(3, "batch_size", 32) == check_passes(3) == 3
+
+
+@pytest.mark.parametrize("seed", [0.0, "0", None, False])
+def test_what_is_no_seed_is_refused(seed: object) -> None:
+    with refused("seed"):
+        check_seed(seed)
+    assert check_seed(-3) == -3
