@@ -140,21 +140,22 @@ def test_an_audit_that_fails_exits_with_1(run):
 
 
 @pytest.mark.parametrize(
-    ("placement", "received"),
+    ("placement", "name", "shown"),
     [
-        ("fc9=0.5", "fc9"),
-        ("fc1=1.0", 1.0),
-        ("fc1=-0.1", -0.1),
-        ("fc1=nan", "nan"),
-        ("", ""),
-        ("fc1@weights=0.5", "weights"),
-        ("attention=0.5", "attention"),
-        ("own", "own"),
+        ("fc9=0.5", "placement", "'fc9'"),
+        ("fc1=1.0", "rate of 'fc1'", "1.0"),
+        ("fc1=-0.1", "rate of 'fc1'", "-0.1"),
+        ("fc1=nan", "rate of 'fc1'", "'nan'"),
+        ("", "placement", "''"),
+        ("fc1@weights=0.5", "position", "'weights'"),
+        ("attention=0.5", "placement", "'attention=0.5'"),
+        ("own", "placement", "unused"),
     ],
 )
-def test_a_bad_placement_is_one_message_and_exit_code_2(run, placement, received):
-    error = refusal(run("audit", "toy.py:model", placement, *TOY_DATA, code=2))
-    assert error.received == received
+def test_a_bad_placement_is_one_message_and_exit_code_2(run, placement, name, shown):
+    result = run("audit", "toy.py:model", placement, *TOY_DATA, code=2)
+    assert refusal(result).name == name
+    assert f"got {shown}" in result.stderr
 
 
 def test_a_name_close_to_a_site_is_suggested(run):
