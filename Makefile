@@ -2,14 +2,21 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+TORCH ?= 2.13.0
+AREA ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := build/peers
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/constraints.txt
+
+# A room is its tests and the doctests of its code: AREA=engine, AREA=studies/where_to_drop. All rooms together have a
+# floor of coverage (pyproject.toml, tool.coverage), one room alone has none.
+ROOM := $(if $(AREA),tests/$(AREA) $(wildcard src/dropscope/$(AREA)))
+COVERAGE := $(if $(AREA),,--cov --cov-report=term:skip-covered)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check docs bench clean
 
 help:  ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -17,14 +24,19 @@ help:  ## Show the targets
 demo: $(VENV)/.core  ## Set up what is needed and run the demonstration
 	@$(BIN)/dropscope demo
 
-test: $(VENV)/.everything  ## Set up everything and run the tests
-	@$(BIN)/python -m pytest -n $(WORKERS)
+test: $(VENV)/.everything  ## Set up everything and run the tests; AREA=engine runs one room
+	@$(BIN)/python -m pytest -n $(WORKERS) $(ROOM) $(COVERAGE)
 
-check: $(VENV)/.everything  ## Lint, format, types, direction of imports
+check: $(VENV)/.everything  ## Lint, format, types, direction of imports, spelling, links between documents
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/codespell
+	@$(BIN)/python -m pytest -n 0 --durations 0 tests/docs/test_links.py
+
+docs: $(VENV)/.everything  ## Build the documentation into build/site; any warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/.everything $(PEERS)/.installed  ## Run the benchmarks that need no GPU (long)
 	@$(BIN)/python benchmarks/noise_quality.py
@@ -32,21 +44,23 @@ bench: $(VENV)/.everything $(PEERS)/.installed  ## Run the benchmarks that need 
 
 clean:  ## Remove everything that make made, .venv too
 	@rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	@find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+	@rm -f .coverage .coverage.*
+	@find src tests benchmarks examples docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# torch goes first and alone: whatever is installed after it takes it as it is.
+# torch goes first and alone: whatever is installed after it takes it as it is. TORCH=2.11.0 tries another version.
 $(VENV)/.core: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Dropscope needs Python 3.10 or newer; this is " + sys.version.split()[0] + ". Write: make PYTHON=/path/to/python3")'
 	@test -x $(BIN)/pip || { echo "Making the virtual environment $(VENV) (the first set-up takes some minutes)"; $(PYTHON) -m venv --clear $(VENV); }
-	@echo "Installing torch"
-	@$(INSTALL) torch==2.13.0
+	@sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(VENV)/constraints.txt
+	@echo "Installing torch $(TORCH)"
+	@$(INSTALL) torch==$(TORCH)
 	@echo "Installing Dropscope and its core dependencies"
 	@$(INSTALL) --editable .
 	@touch $@
 
 $(VENV)/.everything: $(VENV)/.core
-	@echo "Installing the extras: text, medical, training, test, check"
-	@$(INSTALL) --editable '.[text,medical,training,test,check]'
+	@echo "Installing the extras: text, medical, training, test, check, docs"
+	@$(INSTALL) --editable '.[text,medical,training,test,check,docs]'
 	@touch $@
 
 # Other libraries, for the benchmarks alone: in a folder of their own, so that the environment stays as it is.

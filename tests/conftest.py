@@ -1,10 +1,12 @@
-"""What every test may ask for: a check that a model is afterwards what it was, and random state that must not move."""
+"""What every test may ask for: markers, and a check that a model and the random state are afterwards what they were."""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,30 @@ import torch
 from torch import nn
 
 torch.set_num_threads(1)  # the models are tiny: a second thread only waits
+
+_STUDIES = Path(__file__).parent / "studies"
+_NEEDS_GPU = re.compile(r"^(needs|no) .*(GPU|CUDA|Triton)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Markers that follow from what a test is: `study` by folder, `gpu` and `data` by what it is skipped without."""
+    for item in items:
+        if _STUDIES in item.path.parents:
+            item.add_marker("study")
+        if any(_NEEDS_GPU.match(mark.kwargs.get("reason", "")) for mark in item.iter_markers("skipif")):
+            item.add_marker("gpu")
+        if _reads_data(item):
+            item.add_marker("data")
+
+
+def _reads_data(item: pytest.Item) -> bool:
+    """Whether the test, or a fixture it uses, asks for DROPSCOPE_DATA."""
+    if not isinstance(item, pytest.Function):
+        return False
+    fixtures = [found.func for defined in item._fixtureinfo.name2fixturedefs.values() for found in defined]
+    codes = [getattr(function, "__code__", None) for function in (item.function, *fixtures)]
+    return any("DROPSCOPE_DATA" in code.co_consts for code in codes if code is not None)
+
 
 Untouched = Callable[[nn.Module], AbstractContextManager[None]]
 
