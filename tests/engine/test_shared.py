@@ -26,7 +26,7 @@ from dropscope.engine.shared import Shared
 from dropscope.engine.tree import cut
 from dropscope.injection.resolution import resolve
 from dropscope.placement.placement import as_placement
-from dropscope.statistics.running import STATISTICS
+from dropscope.statistics.sums import STATISTICS
 from support import zoo
 from support.engines import MODELS, block_sizes, case, case_of, placements, plain_passes, shared_passes
 

@@ -12,13 +12,13 @@ import scipy.stats
 import torch
 
 from dropscope import measures
-from dropscope.errors import BadInput
-from dropscope.measures import S3, TABLE
-from dropscope.statistics import histograms, pieces
-from dropscope.statistics import running as statistics
+from dropscope.measures import SEGMENTATION, TABLE
+from dropscope.measures import histograms as histogram_measures
+from dropscope.statistics import histograms, sums
 from dropscope.statistics.running import PassStatistics, from_passes
+from support.errors import refused
 
-FIVE = (*S3, "averaged_std")
+FIVE = (*SEGMENTATION, "averaged_std")
 NEEDS = ("sum_p", "class_moments", "histogram")
 
 
@@ -35,7 +35,7 @@ def some_passes(passes=50, n=1, classes=3, spatial=(6, 5, 4), seed=0, sharpness=
 
 
 def numpy_measures(samples, floor=1e-7, bins=100):
-    """Every voxel by itself, from stored passes, each definition as it is written (S3 eq 3 to 6)."""
+    """Every voxel by itself, from stored passes, each definition as it is written (SEGMENTATION eq 3 to 6)."""
     p = samples.movedim(2, -1).numpy()
     passes, shape, classes = len(p), p.shape[1:-1], p.shape[-1]
     p = p.reshape(passes, -1, classes)
@@ -131,41 +131,41 @@ def test_layouts_and_blocks_do_not_matter(spatial, n, block):
             torch.testing.assert_close(TABLE[name](kept), TABLE[name](expected), atol=1e-6, rtol=0)
 
 
-def test_large_volumes_are_taken_in_by_pieces_and_small_ones_whole(monkeypatch):
+def test_large_volumes_are_taken_in_by_blocks_and_small_ones_whole(monkeypatch):
     samples, plain = some_passes(20), some_passes(1, seed=3)[0].movedim(1, -1)
     for block in (1, 20):
         for own in (None, plain):
             whole = kept_of(samples, block, plain=own)
-            monkeypatch.setattr(pieces, "_DENSE", 1)
-            monkeypatch.setattr(pieces, "_IN_CACHE", 50)
-            assert pieces.pieces({"sum_p": whole.state["sum_p"]}, samples.movedim(2, -1))
-            parts = kept_of(samples, block, plain=own)
+            monkeypatch.setattr(sums, "_DENSE", 1)
+            monkeypatch.setattr(sums, "_IN_CACHE", 50)
+            assert sums.cache_blocks({"sum_p": whole.state["sum_p"]}, samples.movedim(2, -1))
+            blocks = kept_of(samples, block, plain=own)
             monkeypatch.undo()
-            torch.testing.assert_close(parts.mean, whole.mean, atol=1e-14, rtol=0)
-            torch.testing.assert_close(parts.class_variance, whole.class_variance, atol=1e-14, rtol=0)
+            torch.testing.assert_close(blocks.mean, whole.mean, atol=1e-14, rtol=0)
+            torch.testing.assert_close(blocks.class_variance, whole.class_variance, atol=1e-14, rtol=0)
 
 
-def test_pieces_serve_only_what_looks_at_one_value_at_a_time(monkeypatch):
-    monkeypatch.setattr(pieces, "_DENSE", 1)
+def test_blocks_serve_only_what_looks_at_one_value_at_a_time(monkeypatch):
+    monkeypatch.setattr(sums, "_DENSE", 1)
     p = some_passes(4).movedim(2, -1)
     kept = from_passes(some_passes(4), ("sum_p", "votes"))
-    assert pieces.pieces(kept.state, p) == []
+    assert sums.cache_blocks(kept.state, p) == []
     shared = {"sum_p": torch.zeros(2, *p.shape[1:]).double(), "squared": torch.zeros(2, *p.shape[1:]).double()}
-    assert pieces.pieces(shared, p.expand(4, *p.shape[1:]).unsqueeze(1).expand(4, 2, *p.shape[1:])) == []
+    assert sums.cache_blocks(shared, p.expand(4, *p.shape[1:]).unsqueeze(1).expand(4, 2, *p.shape[1:])) == []
 
 
 def test_counting_and_scanning_by_threads_is_the_same(monkeypatch):
     samples = some_passes(40, n=2)
     expected = kept_of(samples)
-    values = [TABLE[name](expected) for name in S3]
+    values = [TABLE[name](expected) for name in SEGMENTATION]
     threads = torch.get_num_threads()
-    monkeypatch.setattr(histograms, "_THREADS_REPAY", 1)
+    monkeypatch.setattr(histograms, "_THREADS_PAY_OFF", 1)
     monkeypatch.setattr(histograms, "_INDEX_AT_ONCE", 500)
     torch.set_num_threads(2)
     try:
         kept = kept_of(samples)
         assert torch.equal(kept.read("histogram"), expected.read("histogram"))
-        for name, value in zip(S3, values, strict=True):
+        for name, value in zip(SEGMENTATION, values, strict=True):
             assert torch.equal(TABLE[name](kept), value)
     finally:
         torch.set_num_threads(threads)
@@ -194,10 +194,12 @@ def test_other_precisions(dtype):
 
 def test_measures_share_one_scan_until_more_passes_come(monkeypatch):
     scans = []
-    monkeypatch.setattr(measures, "compare", lambda *given: scans.append(given[3]) or histograms.compare(*given))
+    monkeypatch.setattr(
+        histogram_measures, "summarize", lambda *given: scans.append(given[3]) or histograms.summarize(*given)
+    )
     samples = some_passes(20)
     kept = kept_of(samples)
-    for name in (*S3, *S3):
+    for name in (*SEGMENTATION, *SEGMENTATION):
         TABLE[name](kept)
     assert scans == [1e-7]
     measures.kullback_leibler(kept, floor=1e-3)
@@ -225,13 +227,13 @@ def test_memory_is_what_is_stated_whatever_the_passes():
         kept = kept_of(some_passes(passes), needs=("histogram",))
         numbers = kept._waiting._numbers
         kept_bytes = sum(t.numel() * t.element_size() for t in (*kept.state.values(), numbers))
-        assert kept_bytes == 120 * statistics.statistics_bytes(("histogram",), classes=3)
+        assert kept_bytes == 120 * sums.statistics_bytes(("histogram",), classes=3)
 
 
 def test_passes_taken_in_under_inference_mode_are_read_outside_it(monkeypatch):
     samples = some_passes(40)
     expected = TABLE["averaged_entropy"](samples)
-    monkeypatch.setattr(pieces, "_DENSE", 1)
+    monkeypatch.setattr(sums, "_DENSE", 1)
     kept = PassStatistics(NEEDS)
     with torch.inference_mode():
         kept.update(samples[:20].movedim(2, -1), passes_dim=0)
@@ -241,13 +243,14 @@ def test_passes_taken_in_under_inference_mode_are_read_outside_it(monkeypatch):
 
 
 def test_two_classes_need_two_classes_and_the_mean():
-    with pytest.raises(BadInput, match="two classes"):
+    with refused("classes"):
         measures.bhattacharyya(torch.rand(5, 2, 1))
     alone = kept_of(some_passes(5), needs=("histogram",))
     assert measures.averaged_entropy(alone).shape == (1, 6, 5, 4)
     for name in ("bhattacharyya", "kullback_leibler"):
-        with pytest.raises(BadInput, match="'sum_p'"):
+        with refused("needs") as caught:
             TABLE[name](alone)
+        assert "'sum_p'" in caught.value.remedy
 
 
 def test_nan_that_is_not_checked_makes_no_noise_and_no_crash():
@@ -344,8 +347,8 @@ def test_the_kernel_reads_what_the_scan_reads(floor, classes):
     counts = kept.read("histogram").reshape(-1, classes, 100)
     filled = torch.arange(21, dtype=torch.float64) / 20
     filled[0] = floor
-    expected = torch.from_numpy(histograms._compare_on_cpu(counts.numpy(), pair, filled.numpy(), 1000))
-    slow = histograms._compare_in_slabs(counts, pair, filled)
+    expected = torch.from_numpy(histograms._scan_on_cpu(counts.numpy(), pair, filled.numpy(), 1000))
+    slow = histograms._scan_in_slabs(counts, pair, filled)
     given = (counts.to(DEVICE), None if pair is None else pair.to(DEVICE), filled.to(DEVICE))
-    torch.testing.assert_close(histogram_kernels.compare(*given).cpu(), expected, atol=1e-7, rtol=0)
+    torch.testing.assert_close(histogram_kernels.scan(*given).cpu(), expected, atol=1e-7, rtol=0)
     torch.testing.assert_close(slow, expected, atol=1e-7, rtol=0)

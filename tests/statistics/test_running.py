@@ -5,16 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dropscope.errors import BadInput
-from dropscope.statistics.running import (
-    CHEAP,
-    STATISTICS,
-    PassStatistics,
-    advance,
-    broadcasts,
-    from_passes,
-    statistics_bytes,
-)
+from dropscope.statistics.running import PassStatistics, from_passes
+from dropscope.statistics.sums import CHEAP, STATISTICS, advance, statistics_bytes
+from support.errors import refused
 
 ALL = tuple(STATISTICS)
 
@@ -154,12 +147,13 @@ def test_merge_into_nothing_and_from_nothing():
 def test_merge_refuses_other_needs_and_shapes():
     kept = PassStatistics(("sum_p",))
     kept.update(some_passes()[0])
-    with pytest.raises(BadInput, match="keep the same things"):
+    with refused("other"):
         kept.merge(PassStatistics(("votes",)))
     other = PassStatistics(("sum_p",))
     other.update(some_passes(cells=(3,))[0])
-    with pytest.raises(BadInput, match="every pass has the shape"):
+    with refused("other") as caught:
         kept.merge(other)
+    assert caught.value.received == (3, 5)
 
 
 def test_correct_counts_per_pass_and_group():
@@ -204,7 +198,7 @@ def test_what_is_no_probability_is_refused(bad):
     p = some_passes(1)[0]
     p[3, 2] = bad
     kept = PassStatistics(("sum_p",))
-    with pytest.raises(BadInput, match=r"probabilities lie in \[0, 1\]"):
+    with refused("p"):
         kept.update(p)
     assert kept.passes == 0
     kept.update(p, check=False)
@@ -212,31 +206,40 @@ def test_what_is_no_probability_is_refused(bad):
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "name"),
     [
-        (lambda: PassStatistics(("sum_q",)), "did you mean 'sum_p'"),
+        (lambda: PassStatistics(("sum_q",)), "needs"),
         (lambda: PassStatistics(("predicted_deviation",)), "plain"),
         (lambda: PassStatistics(("correct",)), "labels"),
         (lambda: PassStatistics(("histogram",), bins=0), "bins"),
-        (lambda: PassStatistics(("sum_p",)).mean, "at least one pass"),
-        (lambda: from_passes(some_passes(), ("sum_p",)).read("votes"), "add 'votes' to needs"),
-        (lambda: from_passes(torch.ones(3, 2), ("sum_p",)), "passes, N, C"),
-        (lambda: from_passes(some_passes(), ("sum_p",), plain=torch.ones(2, 5)), "plain pass is"),
-        (lambda: PassStatistics(("sum_p",)).update(torch.ones(3, 2, dtype=torch.long)), "floating"),
-        (lambda: make(some_passes(), plain=torch.ones(4, 5)).update(some_passes()[0]), "plain broadcasts"),
-        (lambda: make(some_passes(), labels=torch.ones(4)).update(some_passes()[0]), "labels match"),
-        (lambda: make(some_passes(), groups=torch.ones(4)).update(some_passes()[0]), "groups match"),
+        (lambda: PassStatistics(("sum_p",)).mean, "passes"),
+        (lambda: from_passes(some_passes(), ("sum_p",)).read("votes"), "needs"),
+        (lambda: from_passes(torch.ones(3, 2), ("sum_p",)), "samples"),
+        (lambda: from_passes(some_passes(), ("sum_p",), plain=torch.ones(2, 5)), "plain"),
+        (lambda: PassStatistics(("sum_p",)).update(torch.ones(3, 2, dtype=torch.long)), "p"),
+        (lambda: make(some_passes(), plain=torch.ones(4, 5)).update(some_passes()[0]), "plain"),
+        (lambda: make(some_passes(), labels=torch.ones(4)).update(some_passes()[0]), "labels"),
+        (lambda: make(some_passes(), groups=torch.ones(4)).update(some_passes()[0]), "groups"),
     ],
 )
-def test_refusals_name_the_remedy(call, words):
-    with pytest.raises(BadInput, match=words):
+def test_refusals_name_the_argument(call, name):
+    with refused(name):
         call()
+
+
+def test_refusals_name_the_remedy():
+    with refused("needs") as caught:
+        PassStatistics(("sum_q",))
+    assert "'sum_p'" in caught.value.remedy
+    with refused("needs") as caught:
+        from_passes(some_passes(), ("sum_p",)).read("votes")
+    assert "'votes'" in caught.value.remedy
 
 
 def test_shapes_may_not_change():
     kept = PassStatistics(("sum_p",))
     kept.update(some_passes()[0])
-    with pytest.raises(BadInput, match="every pass has the shape"):
+    with refused("p"):
         kept.update(some_passes(cells=(3,))[0])
 
 
@@ -294,11 +297,15 @@ def test_gradients_are_not_kept():
     assert not any(value.requires_grad for value in kept.state.values())
 
 
-def test_broadcasts():
-    assert broadcasts(torch.Size([3]), torch.Size([2, 3]))
-    assert broadcasts(torch.Size([1, 3]), torch.Size([2, 3]))
-    assert not broadcasts(torch.Size([2, 3]), torch.Size([3]))
-    assert not broadcasts(torch.Size([2]), torch.Size([2, 3]))
+@pytest.mark.parametrize(("shape", "fits"), [((5,), True), ((1, 5), True), ((17, 5), True), ((2, 17, 5), False)])
+def test_a_plain_pass_is_shared_where_it_broadcasts(shape, fits):
+    plain, p = torch.full(shape, 0.2), some_passes(1)[0]
+    kept = PassStatistics(("class_moments",), plain)
+    if fits:
+        kept.update(p)
+        return
+    with refused("plain"):
+        kept.update(p)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

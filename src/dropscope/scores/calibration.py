@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput
-from dropscope.statistics import broadcasts
+from dropscope.scores.ranking import broadcasts
 
 
 def ece(probabilities: Tensor, labels: Tensor, bins: int = 15, binning: Literal["width", "mass"] = "width") -> Tensor:

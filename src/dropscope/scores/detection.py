@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput
-from dropscope.scores.ranking import Ranking, checked_correct, rank
-from dropscope.statistics import broadcasts
+from dropscope.scores.ranking import Ranking, broadcasts, checked_correct, rank
 
 
 def risk_coverage_curve(uncertainty: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput
-from dropscope.statistics import broadcasts
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,15 @@ def rank(uncertainty: Tensor, correct: Tensor) -> Ranking:
     wrong = ~right.expand(uncertainty.shape).gather(-1, order)
     errors = torch.nn.functional.pad(wrong.cumsum(-1), (1, 0))
     return Ranking(ordered, wrong, errors)
+
+
+def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
+    """Whether a tensor of this shape expands to `to` as it is, without `to` having to grow.
+
+    >>> broadcasts(torch.Size([1, 3]), torch.Size([2, 3])), broadcasts(torch.Size([2, 3]), torch.Size([3]))
+    (True, False)
+    """
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
 def checked_uncertainty(uncertainty: Tensor, name: str = "uncertainty") -> Tensor:

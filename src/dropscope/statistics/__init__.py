@@ -1,6 +1,7 @@
-"""Running statistics over passes: update, merge, finish. Passes themselves are never kept."""
+"""Running statistics over passes: update, merge, read. The passes themselves are never kept."""
 
-from dropscope.statistics.histograms import Compared, compare, top_two
-from dropscope.statistics.running import CHEAP, PassStatistics, broadcasts, from_passes, statistics_bytes
+from dropscope.statistics.histograms import HistogramSummary, summarize, top_two
+from dropscope.statistics.running import PassStatistics, from_passes
+from dropscope.statistics.sums import CHEAP, statistics_bytes
 
-__all__ = ["CHEAP", "Compared", "PassStatistics", "broadcasts", "compare", "from_passes", "statistics_bytes", "top_two"]
+__all__ = ["CHEAP", "HistogramSummary", "PassStatistics", "from_passes", "statistics_bytes", "summarize", "top_two"]

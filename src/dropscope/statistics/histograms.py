@@ -1,8 +1,7 @@
-"""Histograms of probabilities over passes: how they are counted, and the one scan that reads entropy, overlap and
-divergence off them (S3). bin = min(⌊bins·p⌋, bins − 1).
+"""Histograms of probabilities over passes: counting, and the one scan that reads entropy, overlap and divergence.
 
-Owns the arithmetic on counts. On a CPU passes wait as bin numbers, a byte a value, and are counted together, so that a
-row is fetched once for many of them; on a GPU a kernel does it all. What the numbers mean is `measures`.
+bin = min(⌊bins·p⌋, bins − 1). On a CPU passes wait as bin numbers, a byte a value, and are counted together, so that a
+row is fetched once for many of them; on a GPU a kernel does it all. See `measures` for what the numbers mean.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from dropscope.device import runs_kernels
 WAITING = 32  # passes that wait before they are counted
 _INDEX_AT_ONCE = 3 << 13  # values whose rows are looked up at once: their index, and the rows, fit into a cache
 _SCATTER_AT_ONCE = 1 << 24  # the same on a GPU without Triton: 128 MiB of index
-_THREADS_REPAY = 1 << 22  # counts below which one thread does it alone
+_THREADS_PAY_OFF = 1 << 22  # counts below which one thread does it alone
 _FUSED = frozenset({"sum_p", "squared", "shift", "histogram"})
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
-    """What histograms say per cell, float64. Overlap and divergence are of two classes; None without a pair."""
+class HistogramSummary:
+    """What the measures read off histograms, per cell, float64. Overlap and divergence are None without two classes."""
 
     entropy: Tensor  # [cells]: (1/C) Σ_c −Σ_b f_cb log f_cb
     overlap: Tensor | None  # [cells]: Σ_b sqrt(f_1b f_2b)
@@ -34,14 +33,14 @@ class Compared:
 
 
 class Waiting:
-    """Passes as bin numbers, until enough are there to be counted together."""
+    """Passes that wait as bin numbers until there are enough to be counted together."""
 
     def __init__(self) -> None:
         self._numbers = torch.empty(0)  # [WAITING, *cells, C], each pass laid out as it came
         self._count = 0
 
     def add(self, p: Tensor, histogram: Tensor) -> None:
-        """Takes in passes `p[passes, *cells, C]` of values in [0, 1]; what is not (NaN) lands in some bin."""
+        """Takes in passes `p[passes, *cells, C]` of values in [0, 1]; NaN lands in an arbitrary bin."""
         bins = histogram.shape[-1]
         if self._numbers.shape[1:] != p.shape[1:]:
             laid_out = torch.empty_like(p[0])
@@ -83,8 +82,8 @@ def _count(histogram: Tensor, numbers: Tensor) -> None:
 
 
 def _shared_out(work: Callable[[slice], None], cells: int, width: int) -> None:
-    """Each of torch's threads does some of the cells. The work is many small steps, which torch gives to one thread."""
-    threads = torch.get_num_threads() if cells * width > _THREADS_REPAY else 1
+    """Divides the cells among torch's threads. The work is many small steps, which torch would give to one thread."""
+    threads = torch.get_num_threads() if cells * width > _THREADS_PAY_OFF else 1
     step = -(-cells // threads)
     parts = [slice(begin, min(begin + step, cells)) for begin in range(0, cells, step)]
     if len(parts) == 1:
@@ -120,8 +119,8 @@ def top_two(mean: Tensor) -> Tensor:
     return torch.cat([first, mean.scatter(-1, first, -1.0).argmax(-1, keepdim=True)], -1)
 
 
-def compare(histogram: Tensor, pair: Tensor | None, passes: int, floor: float, at_once: int) -> Compared:
-    """Everything the measures read off `histogram[..., C, bins]` of so many passes, in one scan.
+def summarize(histogram: Tensor, pair: Tensor | None, passes: int, floor: float, at_once: int) -> HistogramSummary:
+    """Everything the measures read off `histogram[..., C, bins]` of `passes` passes, in one scan.
 
     `pair[..., 2]` names the two classes compared. A share is a count over passes, so its logarithm comes from a table.
     On a CPU `at_once` counts are looked at together.
@@ -131,16 +130,16 @@ def compare(histogram: Tensor, pair: Tensor | None, passes: int, floor: float, a
     shares = torch.arange(passes + 1, dtype=torch.float64) / passes
     filled = torch.where(shares > 0, shares, floor)
     if histogram.is_cuda:
-        found = _compare_on_gpu(cells, chosen, filled.to(histogram.device))
+        columns = _scan_on_gpu(cells, chosen, filled.to(histogram.device))
     else:
-        found = torch.from_numpy(_compare_on_cpu(cells.numpy(), chosen, filled.numpy(), at_once))
-    entropy, overlap, divergence = (found[:, i].reshape(histogram.shape[:-2]) for i in range(3))
+        columns = torch.from_numpy(_scan_on_cpu(cells.numpy(), chosen, filled.numpy(), at_once))
+    entropy, overlap, divergence = (columns[:, i].reshape(histogram.shape[:-2]) for i in range(3))
     if pair is None:
-        return Compared(entropy.clamp_min(0), None, None)
-    return Compared(entropy.clamp_min(0), overlap.clamp_max(1), divergence.clamp_min(0))
+        return HistogramSummary(entropy.clamp_min(0), None, None)
+    return HistogramSummary(entropy.clamp_min(0), overlap.clamp_max(1), divergence.clamp_min(0))
 
 
-def _compare_on_cpu(counts: np.ndarray, pair: Tensor | None, filled: np.ndarray, at_once: int) -> np.ndarray:
+def _scan_on_cpu(counts: np.ndarray, pair: Tensor | None, filled: np.ndarray, at_once: int) -> np.ndarray:
     """`[cells, 3]`: entropy, overlap, divergence."""
     out = np.zeros((len(counts), 3))
     rows = None if pair is None else pair.numpy()
@@ -163,13 +162,13 @@ def _scan(counts: np.ndarray, pair: np.ndarray | None, filled: np.ndarray, out: 
     two = np.empty((step, 2, bins), counts.dtype)
     share, logarithm, product = np.empty((step, 2, bins)), np.empty((step, 2, bins)), np.empty((step, bins), np.float32)
     for begin in range(0, cells, step):
-        some = counts[begin : begin + step]
-        n, into = len(some), out[begin : begin + step]
-        np.take(entries, some.reshape(n, -1), out=every[:n], mode="clip").sum(-1, out=into[:, 0])
+        slab = counts[begin : begin + step]
+        n, into = len(slab), out[begin : begin + step]
+        np.take(entries, slab.reshape(n, -1), out=every[:n], mode="clip").sum(-1, out=into[:, 0])
         if pair is None:
             continue
         rows = pair[begin : begin + step] + (np.arange(n) * classes)[:, None]
-        np.take(some.reshape(-1, bins), rows, axis=0, out=two[:n], mode="clip")
+        np.take(slab.reshape(-1, bins), rows, axis=0, out=two[:n], mode="clip")
         np.multiply(two[:n, 0], two[:n, 1], out=product[:n], dtype=np.float32, casting="unsafe")
         into[:, 1] = np.sqrt(product[:n], out=product[:n]).sum(-1, dtype=np.float64) / passes
         np.take(filled, two[:n], out=share[:n], mode="clip")
@@ -180,24 +179,24 @@ def _scan(counts: np.ndarray, pair: np.ndarray | None, filled: np.ndarray, out: 
         np.subtract(sums[:, 0], sums[:, 1], out=into[:, 2])
 
 
-def _compare_on_gpu(counts: Tensor, pair: Tensor | None, filled: Tensor) -> Tensor:
+def _scan_on_gpu(counts: Tensor, pair: Tensor | None, filled: Tensor) -> Tensor:
     if not runs_kernels(counts.device):
-        return _compare_in_slabs(counts, pair, filled)
+        return _scan_in_slabs(counts, pair, filled)
     from dropscope.statistics import kernels
 
-    return kernels.compare(counts, pair, filled)
+    return kernels.scan(counts, pair, filled)
 
 
-def _compare_in_slabs(counts: Tensor, pair: Tensor | None, filled: Tensor) -> Tensor:
+def _scan_in_slabs(counts: Tensor, pair: Tensor | None, filled: Tensor) -> Tensor:
     """As the scan on a CPU, in torch alone."""
     passes, logs = len(filled) - 1, filled.log()
     parts = []
     for begin in range(0, len(counts), step := max(1, _SCATTER_AT_ONCE // counts[0].numel())):
-        some = counts[begin : begin + step].long()
-        entropy = -(some * logs[some]).sum((-1, -2)) / (passes * counts.shape[1])
+        slab = counts[begin : begin + step].long()
+        entropy = -(slab * logs[slab]).sum((-1, -2)) / (passes * counts.shape[1])
         columns = [entropy, torch.zeros_like(entropy), torch.zeros_like(entropy)]
         if pair is not None:
-            first, second = torch.take_along_dim(some, pair[begin : begin + step].unsqueeze(-1), 1).unbind(1)
+            first, second = torch.take_along_dim(slab, pair[begin : begin + step].unsqueeze(-1), 1).unbind(1)
             columns[1] = (first * second).double().sqrt().sum(-1) / passes
             gap = logs[first] - logs[second]
             one, two = ((filled[n] * gap).sum(-1) / filled[n].sum(-1) for n in (first, second))

@@ -1,7 +1,7 @@
-"""Triton kernels for histograms over passes on a GPU: passes taken in at one reading, measures read off at one scan.
+"""Triton kernels for histograms over passes: passes taken in at one reading, measures read off in one scan.
 
-Owns the kernels alone; `histograms.py` says when they apply. They compute what `statistics.advance`,
-`histograms.scatter` and the scan on a CPU compute, with the same tables.
+Owns the kernels alone; `histograms` says when they apply. They compute what `sums.advance`, `histograms.scatter` and
+the scan on a CPU compute, with the same tables.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _in_a_row(p: Tensor) -> int:
 
 
 @triton.jit(do_not_specialize=["cells", "passes"])
-def _compare(
+def _scan(
     histogram, pair, filled, logs, out, cells, passes, classes,
     paired: tl.constexpr, bins: tl.constexpr, padded: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
@@ -128,11 +128,11 @@ def _compare(
         tl.store(out + cell * 3 + 2, apart, mask=cell < cells)
 
 
-def compare(counts: Tensor, pair: Tensor | None, filled: Tensor) -> Tensor:
-    """Entropy, overlap and divergence `[cells, 3]`, float64, of `counts[cells, C, bins]`; see `histograms.compare`."""
+def scan(counts: Tensor, pair: Tensor | None, filled: Tensor) -> Tensor:
+    """Entropy, overlap and divergence `[cells, 3]`, float64, of `counts[cells, C, bins]`: `histograms.summarize`."""
     cells, classes, bins = counts.shape
     out = torch.zeros((cells, 3), dtype=torch.float64, device=counts.device)
-    _compare[(triton.cdiv(cells, _CELLS_SCANNED),)](
+    _scan[(triton.cdiv(cells, _CELLS_SCANNED),)](
         counts.contiguous(), counts if pair is None else pair.contiguous(), filled, filled.log(), out,
         cells, len(filled) - 1, classes, pair is not None, bins, triton.next_power_of_2(bins), _CELLS_SCANNED,
         num_warps=4,

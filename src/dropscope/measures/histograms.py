@@ -1,0 +1,125 @@
+"""Measures of histograms over passes: entropy within a class, overlap and divergence of the two likeliest classes.
+
+f_cb is the share of passes whose p_t(c) falls into bin b; f_1 and f_2 are those of the two classes of highest mean. The
+measures share one scan of the histograms; see `statistics` for the counting.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from dropscope.errors import BadInput
+from dropscope.measures.needs import statistics_of
+from dropscope.statistics import HistogramSummary, PassStatistics, summarize, top_two
+
+_SLAB = 1 << 17  # counts of a histogram that are looked at together: in float64 they fit into a cache
+_FLOOR = 1e-7
+
+
+def averaged_entropy(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Tensor:
+    """Entropy over passes of each class's probability, averaged over classes.
+
+    (1/C) Σ_c −Σ_b f_cb log f_cb. In [0, log min(T, bins)]. The left Riemann sum of the paper's integral over densities
+    is this minus log(bins): the same ranking, but here 0 is certain.
+
+    Not expected_entropy, the entropy over classes within a pass; this one is over passes within a class.
+    Reference: Camarasa et al. (2020), eq 4.
+
+    Args:
+        passes: Statistics that keep "histogram", or stored passes `[passes, N, C, ...]`.
+        plain: Not used.
+
+    Returns:
+        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
+
+    Raises:
+        BadInput: Where the statistic was not kept.
+
+    Examples:
+        >>> import torch
+        >>> averaged_entropy(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])).tolist()
+        [0.6931471824645996]
+    """
+    kept = statistics_of(passes, "averaged_entropy", plain)
+    return _summary(kept).entropy.to(kept.dtype)
+
+
+def bhattacharyya(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Tensor:
+    """Overlap of the histograms of the two classes of highest mean.
+
+    Σ_b sqrt(f_1b f_2b). In [0, 1]: 0 certain, 1 uncertain.
+
+    Not kullback_leibler, which goes on telling apart histograms that do not overlap at all.
+    Reference: Camarasa et al. (2020), eq 5.
+
+    Args:
+        passes: Statistics that keep "histogram" and "sum_p", or stored passes `[passes, N, C, ...]`.
+        plain: Not used.
+
+    Returns:
+        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
+
+    Raises:
+        BadInput: Where there is one class, or a statistic was not kept.
+
+    Examples:
+        >>> import torch
+        >>> bhattacharyya(torch.tensor([[[0.5, 0.5]], [[0.9, 0.1]]])).tolist()
+        [0.5]
+    """
+    kept = statistics_of(passes, "bhattacharyya", plain)
+    overlap = _summary(kept, two=True).overlap
+    assert overlap is not None
+    return overlap.to(kept.dtype)
+
+
+def kullback_leibler(passes: PassStatistics | Tensor, *, plain: Tensor | None = None, floor: float = _FLOOR) -> Tensor:
+    """Minus the divergence of the histograms of the two classes of highest mean.
+
+    −(KL(f_1‖f_2) + KL(f_2‖f_1)). In [2 log(floor), 0] about: 0 most uncertain. Empty bins get the share `floor`, then
+    each histogram is normalised. The ranking depends on the floor: report 1e-10 and 1e-3 too.
+
+    Not bhattacharyya, which needs no floor and is 0 for all histograms that do not overlap.
+    Reference: Camarasa et al. (2020), eq 6.
+
+    Args:
+        passes: Statistics that keep "histogram" and "sum_p", or stored passes `[passes, N, C, ...]`.
+        plain: Not used.
+        floor: Share of an empty bin, in (0, 1).
+
+    Returns:
+        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
+
+    Raises:
+        BadInput: Where `floor` is no share, there is one class, or a statistic was not kept.
+
+    Examples:
+        >>> import torch
+        >>> kullback_leibler(torch.full((3, 1, 2), 0.5)).tolist()
+        [0.0]
+    """
+    kept = statistics_of(passes, "kullback_leibler", plain)
+    if not 0 < floor < 1:
+        raise BadInput("floor must be above 0 and below 1", "floor", floor, "leave floor=1e-7")
+    divergence = _summary(kept, floor, two=True).divergence
+    assert divergence is not None
+    return (0.0 - divergence).to(kept.dtype)
+
+
+def _summary(kept: PassStatistics, floor: float | None = None, two: bool = False) -> HistogramSummary:
+    """What the histograms say, from one scan that all measures share; without a floor, at any that was asked for."""
+    histogram = kept.read("histogram")
+    classes = histogram.shape[-2]
+    if two and classes < 2:
+        rule = "classes must be at least 2 to compare two of them"
+        raise BadInput(rule, "classes", classes, "use averaged_entropy for one output")
+    if two:
+        kept.read("sum_p")  # raises where it was not kept
+    known = kept.derived.setdefault("histograms", {})
+    if floor is None and known:
+        return next(iter(known.values()))
+    floor = _FLOOR if floor is None else floor
+    if floor not in known:
+        paired = two or ("sum_p" in kept.state and classes > 1)
+        known[floor] = summarize(histogram, top_two(kept.mean) if paired else None, kept.passes, floor, _SLAB)
+    return known[floor]

@@ -1,0 +1,149 @@
+"""Table of measures: what each is called, reads and means; and the rows for what a user names.
+
+A function of the user's own becomes a row too: see `resolve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from dropscope.errors import BadInput, nearest
+from dropscope.measures.confidence import margin, max_probability
+from dropscope.measures.histograms import averaged_entropy, bhattacharyya, kullback_leibler
+from dropscope.measures.information import bald, bald_corrected, expected_entropy, predictive_entropy
+from dropscope.measures.needs import NEEDS, PLAIN
+from dropscope.measures.spread import (
+    averaged_std,
+    averaged_variance,
+    variation_max,
+    variation_predicted,
+    variation_ratio,
+)
+from dropscope.statistics import CHEAP, PassStatistics
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One row of the table of measures. Calling it computes the measure.
+
+    Attributes:
+        name: What the measure is called in arguments and tables.
+        function: The function itself.
+        needs: Statistics that it reads, as `PassStatistics` names them.
+        range: Values it can take, in words.
+        reference: Where it is defined.
+        direction: What a higher value means: the same for all measures.
+        of: What the function takes: "statistics", or "passes" for the stored passes `[passes, N, C, ...]`.
+
+    Examples:
+        >>> import torch
+        >>> from dropscope import measures
+        >>> measures.TABLE["bald"].range
+        '[0, predictive_entropy]'
+        >>> measures.TABLE["bald"](torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])).tolist()
+        [0.6931471824645996]
+    """
+
+    name: str
+    function: Callable[..., Tensor]
+    needs: tuple[str, ...]
+    range: str
+    reference: str
+    direction: str = "higher = more uncertain"
+    of: Literal["statistics", "passes"] = "statistics"
+
+    @property
+    def needs_plain(self) -> bool:
+        """Whether it compares with the plain pass."""
+        return PLAIN in self.needs
+
+    def __call__(self, passes: PassStatistics | Tensor) -> Tensor:
+        return self.function(passes)
+
+
+_WHERE_TO_DROP, _SEGMENTATION = "Benyamina and Jemelen", "Camarasa et al. 2020"
+
+TABLE: dict[str, Measure] = {
+    name: Measure(name, function, NEEDS[name], range_, reference)
+    for name, function, range_, reference in (
+        ("variation_predicted", variation_predicted, "[0, 1]", f"{_WHERE_TO_DROP}, eq 9"),
+        ("variation_max", variation_max, "[0, 1/4]", f"{_WHERE_TO_DROP}, eq 10"),
+        ("predictive_entropy", predictive_entropy, "[0, log C]", f"{_WHERE_TO_DROP}, eq 11"),
+        ("expected_entropy", expected_entropy, "[0, log C]", f"{_WHERE_TO_DROP}, eq 12"),
+        ("bald", bald, "[0, predictive_entropy]", f"{_WHERE_TO_DROP}, eq 13"),
+        ("mutual_information", bald, "[0, predictive_entropy]", f"{_WHERE_TO_DROP}, eq 13, as bald"),
+        ("bald_corrected", bald_corrected, "[0, log C]", "Miller 1955"),
+        ("averaged_variance", averaged_variance, "[0, 1/4]", f"{_SEGMENTATION}, eq 3"),
+        ("averaged_std", averaged_std, "[0, 1/2]", f"{_SEGMENTATION}, code of eq 3"),
+        ("averaged_entropy", averaged_entropy, "[0, log min(T, bins)]", f"{_SEGMENTATION}, eq 4"),
+        ("bhattacharyya", bhattacharyya, "[0, 1]", f"{_SEGMENTATION}, eq 5"),
+        ("kullback_leibler", kullback_leibler, "[-33, 0]", f"{_SEGMENTATION}, eq 6"),
+        ("variation_ratio", variation_ratio, "[0, 1 - 1/C]", "Gal 2016, eq 3.19"),
+        ("max_probability", max_probability, "[0, 1 - 1/C]", "Hendrycks and Gimpel 2017"),
+        ("margin", margin, "[0, 1]", "Scheffer et al. 2001"),
+    )
+}
+DEFAULT = ("variation_predicted", "variation_max", "predictive_entropy", "expected_entropy", "bald")
+SEGMENTATION = ("averaged_variance", "averaged_entropy", "bhattacharyya", "kullback_leibler")
+
+
+def resolve(
+    measures: str | Callable[..., Tensor] | Measure | Sequence[str | Callable[..., Tensor] | Measure] | None = None,
+) -> list[Measure]:
+    """The rows for what a user names.
+
+    Args:
+        measures: A name in `TABLE`, a function, a row, or several of these; None means `DEFAULT`. A function of your
+            own becomes a row under its name. It gets the `PassStatistics` with what its attribute `needs` names
+            (without one: the cheap statistics), or with the attribute `of = "passes"` the stored passes
+            `[passes, N, C, ...]`, whose memory grows with their number.
+
+    Returns:
+        A row for each, in the same order.
+
+    Raises:
+        BadInput: Where a name is not in the table, a function has no name, or two rows have the same name.
+
+    Examples:
+        >>> [row.name for row in resolve(["bald", "margin"])]
+        ['bald', 'margin']
+        >>> def spread(statistics):
+        ...     return statistics.class_variance.sum(-1)
+        >>> resolve(spread)[0].name
+        'spread'
+    """
+    if measures is None:
+        measures = DEFAULT
+    elif isinstance(measures, str) or callable(measures):
+        measures = [measures]
+    rows = [_row(measure) for measure in measures]
+    names = [row.name for row in rows]
+    if not names or len(set(names)) < len(names):
+        remedy = "name each measure once (functions by a __name__ of their own)"
+        raise BadInput("measures must be one or more, each with its own name", "measures", names, remedy)
+    return rows
+
+
+def _row(measure: Any) -> Measure:
+    if isinstance(measure, Measure):
+        return measure
+    if isinstance(measure, str):
+        if measure not in TABLE:
+            rule = "measures must be names in the table, or functions"
+            raise BadInput(rule, "measures", measure, nearest(measure, TABLE))
+        return TABLE[measure]
+    for row in TABLE.values():
+        if measure is row.function:
+            return row
+    name = getattr(measure, "__name__", "")
+    of = getattr(measure, "of", "statistics")
+    if not callable(measure) or not name.isidentifier() or of not in ("statistics", "passes"):
+        remedy = "define the measure with def, and leave `of` out or set it to 'passes'"
+        raise BadInput("measures of your own must be named functions", "measures", measure, remedy)
+    needs = tuple(getattr(measure, "needs", () if of == "passes" else CHEAP))
+    kind: Literal["statistics", "passes"] = "passes" if of == "passes" else "statistics"
+    return Measure(name, measure, needs, "as its author says", "the user's own", of=kind)
