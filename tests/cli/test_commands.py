@@ -239,3 +239,40 @@ def test_new_has_a_default_name_a_dry_run_and_json(run):
     assert "would write: my_model.py" in run("new", "torch", "--dry-run").stdout
     answer = json.loads(run("new", "torch", "--json", wrote=("my_model.py",)).stdout)
     assert answer == {"wrote": "my_model.py", "next": "dropscope sites my_model.py:model --data my_model.py:data"}
+
+
+SWEEP = ("sweep", "toy.py:model", *TOY_DATA, "--sites", "fc1", "--rates", "0.2,0.5", "--passes", "4")
+
+
+def test_a_sweep_prints_its_best_rows_beside_the_plain_pass(run):
+    result = run(*SWEEP, "--objective", "error_auroc", "--label", "plain")
+    lines = result.stdout.splitlines()
+    assert lines[0].split()[:5] == ["placement", "measure", "accuracy↑", "error_auroc↑", "aurc↓"]
+    assert {line.split()[0] for line in lines[1:11]} == {"fc1=0.2", "fc1=0.5"}
+    assert {line.split()[0] for line in lines[11:14]} == {"none"}
+    assert lines[-1].startswith("10 rows by the")
+
+
+def test_a_sweep_as_json_and_its_folder(run):
+    answer = json.loads(run(*SWEEP, "--out", "rows", "--json", wrote=("rows",)).stdout)
+    assert answer["folder"] == "rows"
+    assert {row["placement"] for row in answer["best"]} == {"fc1=0.2", "fc1=0.5"}
+    assert {row["placement"] for row in answer["baseline"]} == {"none"}
+
+
+def test_a_sweep_that_is_only_planned(run):
+    assert "2 placements" in run(*SWEEP, "--out", "rows", "--dry-run").stdout
+    assert json.loads(run(*SWEEP, "--dry-run", "--json").stdout)
+
+
+def test_a_folder_holds_one_sweep(run):
+    run(*SWEEP, "--out", "rows", wrote=("rows",))
+    result = run(*SWEEP, "--out", "rows", "--seed", "1", code=2)
+    assert refusal(result).name == "out"
+    assert result.stderr.startswith("error: --out must")
+
+
+def test_a_demo_that_is_only_planned(run):
+    assert run("demo", "--passes", "3", "--dry-run").stdout == "999 placements × 3 passes; writes dropscope-demo\n"
+    answer = json.loads(run("demo", "--dry-run", "--json").stdout)
+    assert answer == {"placements": 999, "passes": 100, "would_write": "dropscope-demo"}
