@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob(".github/*.md")})
+PAGES = sorted(
+    {*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob(".github/*.md")}
+)
 FENCE = re.compile(r"^ {0,3}(```+|~~~+).*?^ {0,3}\1`*\s*$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\(<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\)")
@@ -45,7 +47,9 @@ def missing(page: Path) -> list[str]:
 
 
 def test_a_page_with_known_links(tmp_path):
-    (tmp_path / "b.md").write_text("# Two words\n\n## `code`, and more\n\n```\n# not a heading\n```\n", encoding="utf-8")
+    (tmp_path / "b.md").write_text(
+        "# Two words\n\n## `code`, and more\n\n```\n# not a heading\n```\n", encoding="utf-8"
+    )
     page = tmp_path / "a.md"
     page.write_text(
         "[good](b.md#two-words) [also](b.md#code-and-more) [web](https://example.org/x) `[code](no.md)`\n\n"
