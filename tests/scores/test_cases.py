@@ -1,4 +1,4 @@
-"""Case-level uncertainty: closed forms, the obvious loops, masks, and the streaming twin; scores against 1 − Dice."""
+"""Case-level uncertainty from maps: closed forms, the obvious loops, masks; scores against 1 − Dice."""
 
 import itertools
 
@@ -8,16 +8,8 @@ import scipy.stats
 import torch
 
 from dropscope import scores
-from dropscope.errors import BadInput
-from dropscope.scores import (
-    PassLabels,
-    foreground_mean,
-    loss_aurc,
-    loss_correlation,
-    pairwise_dice,
-    volume_variation,
-    worst_patch,
-)
+from dropscope.scores import foreground_mean, loss_aurc, loss_correlation, worst_patch
+from support.errors import refused
 
 SHAPES = [(7,), (6, 5), (4, 5, 3)]
 
@@ -28,14 +20,6 @@ def some_maps(shape, images=3, seed=0):
     prediction = torch.randint(0, 3, (images, *shape), generator=generator)
     valid = torch.rand(images, *shape, generator=generator) > 0.2
     return u, prediction, valid
-
-
-def some_passes(shape, passes=6, images=2, classes=3, seed=0):
-    """Label maps that agree mostly: a common map, some of it redrawn in each pass."""
-    generator = torch.Generator().manual_seed(seed)
-    common = torch.randint(0, classes, (1, images, *shape), generator=generator).expand(passes, -1, *shape)
-    other = torch.randint(0, classes, common.shape, generator=generator)
-    return torch.where(torch.rand(common.shape, generator=generator) < 0.3, other, common)
 
 
 # --- from maps --------------------------------------------------------------------------------------------------------
@@ -92,113 +76,21 @@ def test_worst_patch_takes_sides_and_refuses_wrong_ones():
     assert worst_patch(u, (4, 1)).tolist() == [0.25]
     assert worst_patch(u, 2, valid_mask=torch.zeros(1, 4, 4)).isnan().all()
     for wrong in (0, (2,), (2, 0)):
-        with pytest.raises(BadInput, match="patch"):
+        with refused("size"):
             worst_patch(u, wrong)
 
 
-# --- from passes ------------------------------------------------------------------------------------------------------
-
-
-def dice_of(a, b, c):
-    a, b = a == c, b == c
-    return 2 * (a & b).sum().item() / (a.sum() + b.sum()).item() if (a | b).any() else np.nan
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_pairwise_dice_equals_a_loop_over_pairs(shape):
-    labels = some_passes(shape)
-    valid = some_maps(shape, 2, seed=4)[2]
-    got, masked = pairwise_dice(labels, 3), pairwise_dice(labels, 3, valid_mask=valid)
-    for i, c in itertools.product(range(2), range(3)):
-        pairs = list(itertools.combinations(range(len(labels)), 2))
-        expected = np.nanmean([dice_of(labels[a, i], labels[b, i], c) for a, b in pairs])
-        assert got[i, c].item() == pytest.approx(expected, rel=1e-12)
-        inside = [dice_of(labels[a, i][valid[i]], labels[b, i][valid[i]], c) for a, b in pairs]
-        assert masked[i, c].item() == pytest.approx(np.nanmean(inside), rel=1e-12)
-
-
-def test_pairwise_dice_in_slabs_is_the_same(monkeypatch):
-    labels = some_passes((5, 6))
-    whole = pairwise_dice(labels, 3)
-    monkeypatch.setattr(scores.cases, "_VOXELS_AT_ONCE", 7)
-    assert torch.equal(pairwise_dice(labels, 3), whole)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_streaming_twin(shape):
-    labels = some_passes(shape)
-    valid = some_maps(shape, 2, seed=4)[2]
-    for mask in (None, valid):
-        kept = PassLabels(3, valid_mask=mask)
-        for each in labels:
-            kept.update(each)
-        inside = torch.ones(2, *shape, dtype=torch.bool) if mask is None else mask
-        volumes = torch.stack([((labels == c) & inside).flatten(2).sum(-1) for c in range(3)], -1)
-        assert torch.equal(kept.volumes, volumes)
-        expected = scipy.stats.variation(volumes.double().numpy(), axis=0)
-        np.testing.assert_allclose(kept.volume_variation.numpy(), expected, rtol=1e-12)
-        for i, c in itertools.product(range(2), range(3)):
-            over, under = 0, 0
-            for a, b in itertools.combinations(range(len(labels)), 2):
-                x, y = ((labels[t, i] == c) & inside[i] for t in (a, b))
-                over, under = over + 2 * int((x & y).sum()), under + int(x.sum() + y.sum())
-            assert kept.pairwise_dice[i, c].item() == pytest.approx(over / under, rel=1e-12)
-
-
-def test_equal_volumes_make_both_pairwise_dice_one_number():
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.stack([(torch.randperm(40, generator=generator) < 10).long().reshape(1, 8, 5) for _ in range(7)])
-    kept = PassLabels(2)
-    for each in labels:
-        kept.update(each)
-    torch.testing.assert_close(kept.pairwise_dice, pairwise_dice(labels, 2), atol=1e-12, rtol=0)
-    assert kept.volume_variation.tolist() == [[0.0, 0.0]]
-
-
-def test_memory_of_the_twin_does_not_grow_with_passes():
-    kept = PassLabels(3)
-    sizes = []
-    for labels in some_passes((16, 16), passes=40, images=1):
-        kept.update(labels)
-        sizes.append(kept._votes.numel() * kept._votes.element_size())
-    assert set(sizes) == {3 * 256 * 4}
-    assert kept.volumes.shape == (40, 1, 3)
-
-
-def test_a_class_that_is_nowhere_has_no_number():
-    labels = torch.zeros(3, 1, 4, dtype=torch.long)
-    kept = PassLabels(2)
-    for each in labels:
-        kept.update(each)
-    assert kept.volume_variation[0].isnan().tolist() == [False, True]
-    assert kept.pairwise_dice[0].isnan().tolist() == [False, True]
-    assert pairwise_dice(labels, 2)[0].isnan().tolist() == [False, True]
-
-
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "name"),
     [
         (lambda: foreground_mean(torch.rand(2, 3), torch.zeros(2, 4)), "prediction"),
-        (lambda: foreground_mean(torch.rand(3), torch.zeros(3)), "an image"),
+        (lambda: foreground_mean(torch.rand(3), torch.zeros(3)), "uncertainty"),
         (lambda: worst_patch(torch.rand(2, 3), 2, valid_mask=torch.ones(2, 2)), "valid_mask"),
-        (lambda: pairwise_dice(torch.zeros(1, 1, 3, dtype=torch.long), 2), "two passes"),
-        (lambda: volume_variation(torch.ones(3)), "passes"),
-        (lambda: PassLabels(0), "class"),
-        (lambda: PassLabels(2).volumes, "at least one pass"),
-        (lambda: PassLabels(2).pairwise_dice, "two passes"),
-        (lambda: PassLabels(2).update(torch.rand(1, 3)), "class indices"),
     ],
 )
-def test_refusals(call, words):
-    with pytest.raises(BadInput, match=words):
+def test_refusals(call, name):
+    with refused(name):
         call()
-
-
-def test_maps_of_another_shape_are_refused():
-    kept = PassLabels(2)
-    kept.update(torch.zeros(1, 3, dtype=torch.long))
-    with pytest.raises(BadInput, match="every pass"):
-        kept.update(torch.zeros(1, 4, dtype=torch.long))
 
 
 # --- scored against 1 − Dice ------------------------------------------------------------------------------------------
@@ -230,9 +122,9 @@ def test_with_losses_of_zero_and_one_it_is_aurc():
 
 
 def test_losses_are_finite_and_one_per_case():
-    with pytest.raises(BadInput, match="losses"):
+    with refused("loss"):
         loss_correlation(torch.rand(3), torch.tensor([0.1, float("nan"), 0.3]))
-    with pytest.raises(BadInput, match="losses"):
+    with refused("loss"):
         loss_aurc(torch.rand(3), torch.rand(4))
 
 

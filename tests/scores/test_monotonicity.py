@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy.optimize import isotonic_regression
 
 from dropscope import scores
-from dropscope.errors import BadInput
 from dropscope.scores import monotonicity
+from support.errors import refused
 
 PENALTIES = (scores.isotonic_penalty, scores.rearrangement_penalty, scores.running_minimum_penalty)
 
@@ -135,15 +135,16 @@ def test_reference_levels_at_any_accuracy(accuracy):
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "name"),
     [
-        lambda: scores.accuracy_curve(torch.rand(5), torch.ones(5), points=1),
-        lambda: scores.running_minimum_penalty(torch.rand(5), torch.ones(5), points=1),
-        lambda: scores.isotonic_correction(torch.ones(3, dtype=torch.long)),
-        lambda: scores.reference_levels(73, 100),
-        lambda: scores.reference_levels(0.7, 0),
+        (lambda: scores.accuracy_curve(torch.rand(5), torch.ones(5), points=1), "points"),
+        (lambda: scores.running_minimum_penalty(torch.rand(5), torch.ones(5), points=1), "points"),
+        (lambda: scores.isotonic_correction(torch.ones(3, dtype=torch.long)), "curve"),
+        (lambda: scores.reference_levels(73, 100), "accuracy"),
+        (lambda: scores.reference_levels(0.7, 0), "n"),
+        (lambda: scores.reference_levels(0.7, 10, draws=0), "draws"),
     ],
 )
-def test_refusals(call):
-    with pytest.raises(BadInput):
+def test_refusals(call, name):
+    with refused(name):
         call()

@@ -7,7 +7,7 @@ import torch
 from sklearn.metrics import average_precision_score, f1_score
 
 from dropscope import scores
-from dropscope.errors import BadInput
+from support.errors import refused
 
 
 def some_images(n=3, size=(6, 7, 4), classes=3, seed=0):
@@ -37,8 +37,9 @@ def test_dice_leaves_out_what_is_ignored():
     label[:, 0] = 255
     expected = scores.dice(prediction[:, 1:], label[:, 1:], classes=3)
     assert torch.equal(scores.dice(prediction, label, classes=3, ignore_label=255), expected)
-    with pytest.raises(BadInput, match="ignore_label"):
+    with refused("label") as caught:
         scores.dice(prediction, label, classes=3)
+    assert "ignore_label" in caught.value.remedy
 
 
 def test_leading_dimensions_with_spatial():
@@ -74,22 +75,23 @@ def test_voxel_auprc_leaves_out_what_is_not_valid():
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "name"),
     [
-        lambda p, t, u: scores.dice(p, t[:1], 3),
-        lambda p, t, u: scores.dice(p.float(), t, 3),
-        lambda p, t, u: scores.dice(p, t, 2),
-        lambda p, t, u: scores.dice(p[:0], t[:0], 3),
-        lambda p, t, u: scores.dice(p, t, 3, spatial=9),
-        lambda p, t, u: scores.voxel_auprc(u, (p != t)[:1]),
-        lambda p, t, u: scores.voxel_auprc(u, p != t, (p != t)[:1]),
-        lambda p, t, u: scores.voxel_auprc(u * torch.nan, p != t),
-        lambda p, t, u: scores.voxel_auprc(u, p),
-        lambda p, t, u: scores.voxel_auprc(u - torch.inf, p != t, p == p),
+        (lambda p, t, u: scores.dice(p, t[:1], 3), "label"),
+        (lambda p, t, u: scores.dice(p.float(), t, 3), "prediction"),
+        (lambda p, t, u: scores.dice(p, t.float(), 3), "label"),
+        (lambda p, t, u: scores.dice(p, t, 2), "prediction"),
+        (lambda p, t, u: scores.dice(p[:0], t[:0], 3), "prediction"),
+        (lambda p, t, u: scores.dice(p, t, 3, spatial=9), "prediction"),
+        (lambda p, t, u: scores.voxel_auprc(u, (p != t)[:1]), "wrong"),
+        (lambda p, t, u: scores.voxel_auprc(u, p != t, (p != t)[:1]), "valid_mask"),
+        (lambda p, t, u: scores.voxel_auprc(u * torch.nan, p != t), "uncertainty"),
+        (lambda p, t, u: scores.voxel_auprc(u, p), "wrong"),
+        (lambda p, t, u: scores.voxel_auprc(u - torch.inf, p != t, p == p), "uncertainty"),
     ],
 )
-def test_refusals(call):
-    with pytest.raises(BadInput):
+def test_refusals(call, name):
+    with refused(name):
         call(*some_images())
 
 

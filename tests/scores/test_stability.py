@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from dropscope import scores
-from dropscope.errors import BadInput
 from dropscope.measures import bald, predictive_entropy
 from dropscope.statistics.running import PassStatistics
+from support.errors import refused
 
 
 def some_correct(passes=20, n=50, leading=(), seed=0):
@@ -104,19 +104,21 @@ def test_monte_carlo_error():
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("call", "name"),
     [
-        lambda: scores.run_level_accuracy(torch.ones(5)),
-        lambda: scores.run_level_accuracy(torch.full((2, 5), 0.5)),
-        lambda: scores.run_level_accuracy(torch.ones(2, 5), ["a"] * 4),
-        lambda: scores.run_level_accuracy(torch.ones(2, 5), ["a"] * 5).of("b"),
-        lambda: scores.run_level_accuracy_of_counts(torch.ones(2, 3), torch.ones(2)),
-        lambda: scores.flip_rate(torch.ones(3), torch.ones(4), 0.5),
-        lambda: scores.flip_rate(torch.ones(3), torch.ones(3), 0.0),
-        lambda: scores.flip_rate(torch.ones(3), torch.full((3,), torch.nan), 0.5),
-        lambda: scores.monte_carlo_error(torch.ones(0)),
+        (lambda: scores.run_level_accuracy(torch.ones(5)), "correct"),
+        (lambda: scores.run_level_accuracy(torch.full((2, 5), 0.5)), "correct"),
+        (lambda: scores.run_level_accuracy(torch.ones(2, 5), ["a"] * 4), "groups"),
+        (lambda: scores.run_level_accuracy(torch.ones(2, 5), ["a"] * 5).of("b"), "group"),
+        (lambda: scores.run_level_accuracy_of_counts(torch.ones(2, 3), torch.ones(2)), "sizes"),
+        (lambda: scores.run_level_accuracy_of_counts(torch.ones(2, 3), torch.ones(3), ["a"]), "groups"),
+        (lambda: scores.run_level_accuracy_of_counts(torch.ones(3), torch.ones(3)), "counts"),
+        (lambda: scores.flip_rate(torch.ones(3), torch.ones(4), 0.5), "second"),
+        (lambda: scores.flip_rate(torch.ones(3), torch.ones(3), 0.0), "fraction"),
+        (lambda: scores.flip_rate(torch.ones(3), torch.full((3,), torch.nan), 0.5), "second"),
+        (lambda: scores.monte_carlo_error(torch.ones(0)), "values"),
     ],
 )
-def test_refusals(call):
-    with pytest.raises(BadInput):
+def test_refusals(call, name):
+    with refused(name):
         call()

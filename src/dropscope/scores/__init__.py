@@ -1,15 +1,11 @@
-"""Scores: how good a measure (or a placement) is over a data set. `TABLE` lists them with direction and range."""
+"""Scores: how good a measure (or a placement) is over a data set. `TABLE` lists them with direction and range.
 
+All take tensors; dimensions before those named in a docstring (`...`) are computed at once, as if one by one.
+"""
+
+from dropscope.scores.agreement import PassLabels, pairwise_dice, volume_variation
 from dropscope.scores.calibration import brier, ece, nll
-from dropscope.scores.cases import (
-    PassLabels,
-    foreground_mean,
-    loss_aurc,
-    loss_correlation,
-    pairwise_dice,
-    volume_variation,
-    worst_patch,
-)
+from dropscope.scores.cases import foreground_mean, loss_aurc, loss_correlation, worst_patch
 from dropscope.scores.detection import (
     augrc,
     aurc,

@@ -1,4 +1,4 @@
-"""Does the uncertainty find the errors? Risk against coverage, and detection of errors as a ranking (R23, R32).
+"""Detection of errors by uncertainty: risk against coverage, and errors found as a ranking.
 
 Ties are shared out: within a group of equal uncertainty, errors count as spread evenly, the expected value over all
 orders of the group. No score depends on row order. Accuracy enters the risks: compare at the same labels only.
@@ -12,18 +12,30 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput
-from dropscope.scores.ranking import Ranking, broadcasts, checked_correct, rank
+from dropscope.scores.ranking import Ranking, check_classes, checked_correct, rank
 
 
 def risk_coverage_curve(uncertainty: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
-    """Coverage k/n and risk (share of errors among the k most certain), k = 1 … n: `[n]` and `[..., n]`, float64.
+    """Risk at every coverage: the share of errors among the k most certain examples, k = 1 … n.
 
-    Both in [0, 1]; lower risk is better. Ties are shared out (see the header). NOT S1's accuracy curve, where ties
-    enter together. Reference: El-Yaniv and Wiener (2010); Geifman and El-Yaniv (2017).
+    Both in [0, 1]; lower risk is better. Within a group of equal uncertainty errors count as spread evenly.
 
-    >>> coverage, risk = risk_coverage_curve(torch.tensor([0.1, 0.2, 0.2, 0.4]), torch.tensor([1, 1, 0, 0]))
-    >>> coverage.tolist(), risk[:2].tolist()
-    ([0.25, 0.5, 0.75, 1.0], [0.0, 0.25])
+    Not `accuracy_curve`, where ties enter together. Reference: El-Yaniv and Wiener (2010); Geifman and El-Yaniv (2017).
+
+    Args:
+        uncertainty: `[..., n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]` or `[..., n]`.
+
+    Returns:
+        Coverage k/n `[n]` and risk `[..., n]`, float64.
+
+    Raises:
+        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1 or does not match it.
+
+    Examples:
+        >>> coverage, risk = risk_coverage_curve(torch.tensor([0.1, 0.2, 0.2, 0.4]), torch.tensor([1, 1, 0, 0]))
+        >>> coverage.tolist(), risk[:2].tolist()
+        ([0.25, 0.5, 0.75, 1.0], [0.0, 0.25])
     """
     ranking = rank(uncertainty, correct)
     k = _one_to(ranking)
@@ -31,50 +43,103 @@ def risk_coverage_curve(uncertainty: Tensor, correct: Tensor) -> tuple[Tensor, T
 
 
 def aurc(uncertainty: Tensor, correct: Tensor) -> Tensor:
-    """(1/n) Σ_k risk at coverage k/n: area under the risk-coverage curve. In [0, 1]. Lower is better.
+    """Area under the risk-coverage curve.
 
-    A useless measure has the error rate. NOT comparable between models or labels of different accuracy: see
-    excess_aurc, augrc. Reference: Geifman et al. (2019).
+    (1/n) Σ_k risk at coverage k/n. In [0, 1]. Lower is better; a useless measure has the error rate.
 
-    >>> aurc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 1, 0])).item()
-    0.0625
+    Not comparable between models or labels of different accuracy: see excess_aurc, augrc.
+    Reference: Geifman et al. (2019).
+
+    Args:
+        uncertainty: `[..., n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]` or `[..., n]`.
+
+    Returns:
+        `[...]`, float64.
+
+    Raises:
+        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1 or does not match it.
+
+    Examples:
+        >>> aurc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 1, 0])).item()
+        0.0625
     """
     return detection_scores(uncertainty, correct)["aurc"]
 
 
 def excess_aurc(uncertainty: Tensor, correct: Tensor) -> Tensor:
-    """aurc − aurc of the perfect order with as many errors (exact, not the logarithmic approximation). In [0, 1].
+    """Area under the risk-coverage curve above that of the perfect order with as many errors.
 
-    Lower is better; 0 is perfect. NOT free of accuracy either: only its floor is. Reference: Geifman et al. (2019).
+    aurc − aurc of the perfect order (exact, not the logarithmic approximation). In [0, 1]. Lower is better; 0 is
+    perfect.
 
-    >>> excess_aurc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 1, 0])).item()
-    0.0
+    Not free of accuracy either: only its floor is. Reference: Geifman et al. (2019).
+
+    Args:
+        uncertainty: `[..., n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]` or `[..., n]`.
+
+    Returns:
+        `[...]`, float64.
+
+    Raises:
+        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1 or does not match it.
+
+    Examples:
+        >>> excess_aurc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 1, 0])).item()
+        0.0
     """
     return detection_scores(uncertainty, correct)["excess_aurc"]
 
 
 def augrc(uncertainty: Tensor, correct: Tensor) -> Tensor:
-    """∫ (errors accepted / n) d coverage by the trapezoid rule from coverage 0. In [0, 1/2]. Lower is better.
+    """Area under the generalised risk-coverage curve.
 
-    = (1 − error_auroc)·acc·(1 − acc) + (1 − acc)²/2 exactly. A useless measure has (1 − acc)/2. NOT aurc: the risk is
-    over all examples, so that the first few certain ones do not weigh most. Reference: Traub et al. (2024).
+    ∫ (errors accepted / n) d coverage by the trapezoid rule from coverage 0, which is exactly
+    (1 − error_auroc)·acc·(1 − acc) + (1 − acc)²/2. In [0, 1/2]. Lower is better; a useless measure has (1 − acc)/2.
 
-    >>> augrc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 1, 0])).item()
-    0.03125
+    Not aurc: the risk is over all examples, so that the first few certain ones do not weigh most.
+    Reference: Traub et al. (2024).
+
+    Args:
+        uncertainty: `[..., n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]` or `[..., n]`.
+
+    Returns:
+        `[...]`, float64.
+
+    Raises:
+        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1 or does not match it.
+
+    Examples:
+        >>> augrc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 1, 0])).item()
+        0.03125
     """
     return detection_scores(uncertainty, correct)["augrc"]
 
 
 def risk_at_coverage(uncertainty: Tensor, correct: Tensor, coverage: float) -> Tensor:
-    """Share of errors among the ⌈coverage·n⌉ most certain examples. In [0, 1]. Lower is better.
+    """Share of errors among the ⌈coverage·n⌉ most certain examples.
 
-    NOT a guarantee for new data: that is `deferral`. Reference: Geifman and El-Yaniv (2017).
+    In [0, 1]. Lower is better. Not a guarantee for new data. Reference: Geifman and El-Yaniv (2017).
 
-    >>> risk_at_coverage(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 0, 1, 0]), 0.5).item()
-    0.5
+    Args:
+        uncertainty: `[..., n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]` or `[..., n]`.
+        coverage: Share of examples that are kept, in (0, 1].
+
+    Returns:
+        `[...]`, float64.
+
+    Raises:
+        BadInput: Where `coverage` is no such share, the uncertainty has NaN, or `correct` is not 0/1.
+
+    Examples:
+        >>> risk_at_coverage(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 0, 1, 0]), 0.5).item()
+        0.5
     """
     if not 0 < coverage <= 1:
-        raise BadInput("a coverage is above 0 and at most 1", "coverage", coverage, "write 0.9 to keep 90 %")
+        raise BadInput("coverage must be above 0 and at most 1", "coverage", coverage, "write 0.9 to keep 90 %")
     ranking = rank(uncertainty, correct)
     # 0.07·100 is 7.000000000000001 in floating point and means 7.
     k = max(1, math.ceil(coverage * ranking.n - 1e-9))
@@ -82,47 +147,80 @@ def risk_at_coverage(uncertainty: Tensor, correct: Tensor, coverage: float) -> T
 
 
 def error_auroc(uncertainty: Tensor, correct: Tensor) -> Tensor:
-    """P(U of an error > U of a correct example) + P(equal)/2 (Mann-Whitney). In [0, 1]. Higher is better; .5 useless.
+    """Probability that an error is more uncertain than a correct example.
 
-    NaN without errors or without correct examples. NOT the AUROC of the classifier; and blind to how rare errors are.
-    Reference: Hendrycks and Gimpel (2017).
+    P(U of an error > U of a correct example) + P(equal)/2 (Mann-Whitney). In [0, 1]. Higher is better; 0.5 is useless.
 
-    >>> error_auroc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 0, 0])).item()
-    1.0
+    Not the AUROC of the classifier; and blind to how rare errors are. Reference: Hendrycks and Gimpel (2017).
+
+    Args:
+        uncertainty: `[..., n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]` or `[..., n]`.
+
+    Returns:
+        `[...]`, float64; NaN without errors or without correct examples.
+
+    Raises:
+        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1 or does not match it.
+
+    Examples:
+        >>> error_auroc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 0, 0])).item()
+        1.0
     """
     return detection_scores(uncertainty, correct)["error_auroc"]
 
 
 def error_auprc(uncertainty: Tensor, correct: Tensor) -> Tensor:
-    """Average precision, positive = error: Σ over distinct thresholds of (recall gained)·precision. In [0, 1].
+    """Average precision of finding the errors.
 
-    Higher is better; a useless measure has about the error rate. NaN without errors. NOT the trapezoid area, which is
-    too high; ties enter together, as in scikit-learn. Reference: S3 eq 7; Davis and Goadrich (2006).
+    Σ over distinct thresholds of (recall gained)·precision, positive = error. In [0, 1]. Higher is better; a useless
+    measure has about the error rate. Ties enter together, as in scikit-learn.
 
-    >>> error_auprc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 0, 1, 0])).item()
-    0.8333333333333333
+    Not the trapezoid area, which is too high. Reference: Camarasa et al. (2020), eq 7; Davis and Goadrich (2006).
+
+    Args:
+        uncertainty: `[..., n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]` or `[..., n]`.
+
+    Returns:
+        `[...]`, float64; NaN without errors.
+
+    Raises:
+        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1 or does not match it.
+
+    Examples:
+        >>> error_auprc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 0, 1, 0])).item()
+        0.8333333333333333
     """
     return detection_scores(uncertainty, correct)["error_auprc"]
 
 
 def class_risk(correct: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Error rate within each true class: `correct[..., n]`, `labels[n]` or `[..., n]` → `[..., classes]`.
+    """Error rate within each true class.
 
-    In [0, 1], lower is better; NaN where a class has no examples. NOT one minus the precision of that class.
-    Reference: R23.
+    In [0, 1]. Lower is better. A low risk overall can hide a class that is always wrong.
 
-    >>> class_risk(torch.tensor([1, 0, 1]), torch.tensor([0, 0, 1]), classes=3).tolist()
-    [0.5, 0.0, nan]
+    Not one minus the precision of that class, which is within a predicted one.
+
+    Args:
+        correct: 0/1 per example, `[..., n]`.
+        labels: Class indices `[n]` or `[..., n]`.
+        classes: How many classes there are.
+
+    Returns:
+        `[..., classes]`, float64; NaN where a class has no examples.
+
+    Raises:
+        BadInput: Where `correct` is not 0/1, or labels do not match it or lie outside 0 … classes − 1.
+
+    Examples:
+        >>> class_risk(torch.tensor([1, 0, 1]), torch.tensor([0, 0, 1]), classes=3).tolist()
+        [0.5, 0.0, nan]
     """
     if correct.dim() < 1 or 0 in correct.shape:
-        raise BadInput("scores need examples", "correct", tuple(correct.shape), "give at least one example")
+        raise BadInput("correct must hold examples", "correct", tuple(correct.shape), "give at least one example")
     wrong = ~checked_correct(correct, correct.shape, "correct")
-    if labels.is_floating_point() or not broadcasts(labels.shape, wrong.shape):
-        remedy = "give one class index per example"
-        raise BadInput(f"labels match {tuple(wrong.shape)}", "labels", (tuple(labels.shape), labels.dtype), remedy)
-    if int(labels.min()) < 0 or int(labels.max()) >= classes:
-        received = (int(labels.min()), int(labels.max()))
-        raise BadInput(f"labels lie in 0 … {classes - 1}", "labels (smallest, largest)", received, "raise classes=")
+    check_classes(labels, wrong.shape, classes)
     columns = []
     for label in range(classes):
         inside = labels == label
@@ -131,16 +229,27 @@ def class_risk(correct: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def detection_scores(uncertainty: Tensor, correct: Tensor) -> dict[str, Tensor]:
-    """aurc, excess_aurc, augrc, error_auroc and error_auprc from one sort; each `[...]`, float64.
+    """All detection scores from one sort: aurc, excess_aurc, augrc, error_auroc and error_auprc.
 
-    >>> sorted(detection_scores(torch.tensor([0.1, 0.2]), torch.tensor([1, 0])))
-    ['augrc', 'aurc', 'error_auprc', 'error_auroc', 'excess_aurc']
+    Args:
+        uncertainty: `[..., n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]` or `[..., n]`.
+
+    Returns:
+        Each score under its name, `[...]`, float64. See the functions for ranges and directions.
+
+    Raises:
+        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1 or does not match it.
+
+    Examples:
+        >>> sorted(detection_scores(torch.tensor([0.1, 0.2]), torch.tensor([1, 0])))
+        ['augrc', 'aurc', 'error_auprc', 'error_auroc', 'excess_aurc']
     """
     return detection_of(rank(uncertainty, correct))
 
 
 def detection_of(ranking: Ranking) -> dict[str, Tensor]:
-    """`detection_scores` of what is already sorted."""
+    """`detection_scores` of a ranking."""
     n, errors, wrong = ranking.n, ranking.errors, ranking.wrong
     start, end = ranking.tie_bounds()
     accepted = _share_out(errors, start, end)

@@ -1,7 +1,7 @@
-"""Does accuracy fall as less certain examples are let in? The curve, its monotone corrections, the penalties (S1).
+"""Monotonicity of accuracy as less certain examples are let in: the curve, its corrections, the penalties.
 
-A penalty is NOT a measure of use: a useless uncertainty has a flat curve and a small penalty. So it is shown beside
-`reference_levels` and a discrimination score (`detection`), never alone.
+As defined by Benyamina and Jemelen (docs/papers.md). A penalty does not say how useful an uncertainty is: a useless one
+has a flat curve and a small penalty. So show it beside `reference_levels` and a `detection` score, never alone.
 """
 
 from __future__ import annotations
@@ -16,26 +16,52 @@ from dropscope.scores.ranking import Ranking, rank
 
 
 def accuracy_curve(uncertainty: Tensor, correct: Tensor, points: int = 100) -> Tensor:
-    """a_q = accuracy on S_q = {U ≤ τ_q}, q = 1/points … 1; τ_q the k-th smallest U, k = ⌈q n⌉ in integers.
+    """Accuracy on the most certain examples, as more of them are let in.
 
-    `[..., n]` → `[..., points]`, float64, in [0, 1]. Falling is good. Ties enter together, so the last value is the
-    accuracy of all. NOT a risk-coverage curve (`detection`), which has n points and shares out ties.
-    Reference: S1, hypothesis 1.
+    a_q = accuracy on S_q = {U ≤ τ_q}, q = 1/points … 1; τ_q the k-th smallest U, k = ⌈q n⌉ in integers. In [0, 1].
+    Falling is good. Ties enter together, so the last value is the accuracy of all.
 
-    >>> accuracy_curve(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 0, 1]), points=4).tolist()
-    [1.0, 1.0, 0.6666666666666666, 0.75]
+    Not `risk_coverage_curve`, which has n points and shares out ties.
+    Reference: Benyamina and Jemelen, hypothesis 1.
+
+    Args:
+        uncertainty: `[..., n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]` or `[..., n]`.
+        points: Points of the accuracy curve, at least 2.
+
+    Returns:
+        `[..., points]`, float64.
+
+    Raises:
+        BadInput: Where the uncertainty has NaN, `correct` is not 0/1 or does not match it, or `points` is below 2.
+
+    Examples:
+        >>> accuracy_curve(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 0, 1]), points=4).tolist()
+        [1.0, 1.0, 0.6666666666666666, 0.75]
     """
     return curve_of(rank(uncertainty, correct), points)
 
 
 def isotonic_correction(curve: Tensor) -> Tensor:
-    """The non-increasing curve nearest to `curve[..., points]` in least squares, with equal weights (PAVA's answer).
+    """The non-increasing curve nearest to a curve in least squares, with equal weights.
 
-    In the range of the curve. By the min-max formula c_k = min_{i≤k} max_{j≥k} mean(a_i … a_j), which has no
-    data-dependent steps. NOT the rearrangement, which keeps the values and moves them. Reference: S1 eq 15.
+    In the range of the curve. By the min-max formula c_k = min_{i≤k} max_{j≥k} mean(a_i … a_j), which gives what
+    pooling adjacent violators (PAVA) gives, without data-dependent steps.
 
-    >>> isotonic_correction(torch.tensor([1.0, 0.6, 0.8])).round(decimals=3).tolist()
-    [1.0, 0.7, 0.7]
+    Not the rearrangement, which keeps the values and moves them. Reference: Benyamina and Jemelen, eq 15.
+
+    Args:
+        curve: `[..., points]`, as `accuracy_curve` returns it.
+
+    Returns:
+        The corrected curve, of the same shape, float64.
+
+    Raises:
+        BadInput: Where this is no floating tensor with points.
+
+    Examples:
+        >>> isotonic_correction(torch.tensor([1.0, 0.6, 0.8])).round(decimals=3).tolist()
+        [1.0, 0.7, 0.7]
     """
     curve = _checked_curve(curve)
     points = curve.shape[-1]
@@ -52,82 +78,162 @@ def isotonic_correction(curve: Tensor) -> Tensor:
 
 
 def rearrangement_correction(curve: Tensor) -> Tensor:
-    """The values of `curve[..., points]` sorted in decreasing order. In the range of the curve.
+    """The values of a curve in decreasing order.
 
-    NOT the running minimum that S1's authors' code computes under this name. Reference: S1 eq 16.
+    In the range of the curve. Not the running minimum that the authors' code computes under this name.
+    Reference: Benyamina and Jemelen, eq 16.
 
-    >>> rearrangement_correction(torch.tensor([1.0, 0.5, 0.75])).tolist()
-    [1.0, 0.75, 0.5]
+    Args:
+        curve: `[..., points]`, as `accuracy_curve` returns it.
+
+    Returns:
+        The corrected curve, of the same shape, float64.
+
+    Raises:
+        BadInput: Where this is no floating tensor with points.
+
+    Examples:
+        >>> rearrangement_correction(torch.tensor([1.0, 0.5, 0.75])).tolist()
+        [1.0, 0.75, 0.5]
     """
     return _checked_curve(curve).sort(dim=-1, descending=True).values
 
 
 def running_minimum_correction(curve: Tensor) -> Tensor:
-    """min(a_1 … a_k) of `curve[..., points]`. In the range of the curve, never above it.
+    """The running minimum of a curve.
 
-    NOT a projection: one dip holds everything after it down. Reference: S1, the authors' code.
+    min(a_1 … a_k). In the range of the curve, never above it. Not a projection: one dip holds everything after it down.
+    Reference: Benyamina and Jemelen, the authors' code.
 
-    >>> running_minimum_correction(torch.tensor([1.0, 0.5, 0.75])).tolist()
-    [1.0, 0.5, 0.5]
+    Args:
+        curve: `[..., points]`, as `accuracy_curve` returns it.
+
+    Returns:
+        The corrected curve, of the same shape, float64.
+
+    Raises:
+        BadInput: Where this is no floating tensor with points.
+
+    Examples:
+        >>> running_minimum_correction(torch.tensor([1.0, 0.5, 0.75])).tolist()
+        [1.0, 0.5, 0.5]
     """
     return _checked_curve(curve).cummin(-1).values
 
 
 def isotonic_penalty(uncertainty: Tensor, correct: Tensor, points: int = 100) -> Tensor:
-    """(1/N) Σ_k |a_k − c_k| with the isotonic correction c. `[..., n]` → `[...]`, in [0, 1/2]. Lower is better.
+    """Mean distance of the accuracy curve from its isotonic correction.
 
-    0 for every non-increasing curve, flat ones too; biased up by chance, the more the smaller n. NOT a discrimination
-    score. Reference: S1 eq 8, 15, 17.
+    (1/N) Σ_k |a_k − c_k| over the N points. In [0, 1/2]. Lower is better. 0 for every non-increasing curve, flat ones
+    too; biased up by chance, the more the smaller n.
 
-    >>> round(isotonic_penalty(torch.tensor([1, 2, 3]), torch.tensor([1, 0, 1]), points=3).item(), 6)
-    0.055556
+    Not a discrimination score. Reference: Benyamina and Jemelen, eq 8, 15, 17.
+
+    Args:
+        uncertainty: `[..., n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]` or `[..., n]`.
+        points: Points of the accuracy curve, at least 2.
+
+    Returns:
+        `[...]`, float64.
+
+    Raises:
+        BadInput: Where the uncertainty has NaN, `correct` is not 0/1 or does not match it, or `points` is below 2.
+
+    Examples:
+        >>> round(isotonic_penalty(torch.tensor([1, 2, 3]), torch.tensor([1, 0, 1]), points=3).item(), 6)
+        0.055556
     """
     return isotonic_penalty_of(accuracy_curve(uncertainty, correct, points))
 
 
 def rearrangement_penalty(uncertainty: Tensor, correct: Tensor, points: int = 100) -> Tensor:
-    """(1/N) Σ_k |a_k − c_k| with the curve sorted, c. `[..., n]` → `[...]`, in [0, 1/2]. Lower is better.
+    """Mean distance of the accuracy curve from the same values in decreasing order.
 
-    At most twice the isotonic penalty. NOT a discrimination score. Reference: S1 eq 8, 16, 17.
+    (1/N) Σ_k |a_k − c_k| over the N points. In [0, 1/2]. Lower is better. At most twice the isotonic penalty.
 
-    >>> round(rearrangement_penalty(torch.tensor([1, 2, 3]), torch.tensor([1, 0, 1]), points=3).item(), 6)
-    0.111111
+    Not a discrimination score. Reference: Benyamina and Jemelen, eq 8, 16, 17.
+
+    Args:
+        uncertainty: `[..., n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]` or `[..., n]`.
+        points: Points of the accuracy curve, at least 2.
+
+    Returns:
+        `[...]`, float64.
+
+    Raises:
+        BadInput: Where the uncertainty has NaN, `correct` is not 0/1 or does not match it, or `points` is below 2.
+
+    Examples:
+        >>> round(rearrangement_penalty(torch.tensor([1, 2, 3]), torch.tensor([1, 0, 1]), points=3).item(), 6)
+        0.111111
     """
     return rearrangement_penalty_of(accuracy_curve(uncertainty, correct, points))
 
 
 def running_minimum_penalty(uncertainty: Tensor, correct: Tensor, points: int = 100) -> Tensor:
-    """∫ (a − running minimum of a) dq by the trapezoid rule over q = linspace(0, 1, points). `[..., n]` → `[...]`.
+    """Area between the accuracy curve and its running minimum.
 
-    In [0, 1]. Lower is better. Here a_q is the accuracy on S_q = {U < τ_q}, strict, with τ_q the linear-interpolation
-    quantile of U (the same sets as the order statistic ⌈q(n − 1)⌉ gives, which is what is used: no rounding). Sets
-    that are empty, q = 0 always, are dropped. NOT the rearrangement penalty, although S1's authors' code calls it that.
-    Reference: S1, the authors' code (PAPERS, known discrepancy).
+    ∫ (a − running minimum of a) dq by the trapezoid rule over q = linspace(0, 1, points). In [0, 1]. Lower is better.
+    Here a_q is the accuracy on S_q = {U < τ_q}, strict, with τ_q the linear-interpolation quantile of U (the same sets
+    as the order statistic ⌈q(n − 1)⌉ gives, which is what is used: no rounding). Empty sets, q = 0 always, are dropped.
 
-    >>> running_minimum_penalty(torch.tensor([1, 2, 3, 4, 5]), torch.tensor([1, 0, 1, 1, 1]), points=5)
-    tensor(0.0729, dtype=torch.float64)
+    Not the rearrangement penalty, although the authors' code calls it that.
+    Reference: Benyamina and Jemelen, the authors' code (docs/papers.md, known discrepancy).
+
+    Args:
+        uncertainty: `[..., n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]` or `[..., n]`.
+        points: Points of the accuracy curve, at least 2.
+
+    Returns:
+        `[...]`, float64.
+
+    Raises:
+        BadInput: Where the uncertainty has NaN, `correct` is not 0/1 or does not match it, or `points` is below 2.
+
+    Examples:
+        >>> running_minimum_penalty(torch.tensor([1, 2, 3, 4, 5]), torch.tensor([1, 0, 1, 1, 1]), points=5)
+        tensor(0.0729, dtype=torch.float64)
     """
     return running_minimum_penalty_of(rank(uncertainty, correct), points)
 
 
 def reference_levels(
-    accuracy: float, n: int, points: int = 100, draws: int = 200, seed: int = 0
+    accuracy: float, n: int, *, points: int = 100, draws: int = 200, seed: int = 0
 ) -> dict[str, dict[str, float]]:
     """Mean penalty of a random and of a truly monotone measure at this accuracy and n, by simulation.
 
     Random: each example is correct with probability `accuracy`, whatever its rank. Monotone: with a probability that
     falls linearly in the rank r ∈ (0, 1), accuracy + (1 − 2r)·min(accuracy, 1 − accuracy), whose mean is the accuracy.
-    A penalty near the random level says nothing; one below the monotone level is luck. Same seed, same numbers.
-    Reference: PAPERS S1, what the penalty is not; PITFALLS R30.
+    A penalty near the random level says nothing; one below the monotone level is luck.
 
-    >>> levels = reference_levels(0.73, 200, draws=50)
-    >>> sorted(levels), levels["isotonic_penalty"]["random"] > 4 * levels["isotonic_penalty"]["monotone"]
-    (['isotonic_penalty', 'rearrangement_penalty', 'running_minimum_penalty'], True)
+    Not a test: the levels are means, and a penalty scatters around them.
+
+    Args:
+        accuracy: Share of correct examples, in [0, 1].
+        n: How many examples there are.
+        points: Points of the accuracy curve, at least 2.
+        draws: How many data sets are simulated.
+        seed: Same seed, same numbers.
+
+    Returns:
+        For each penalty the levels "random" and "monotone".
+
+    Raises:
+        BadInput: Where a value is out of range.
+
+    Examples:
+        >>> levels = reference_levels(0.73, 200, draws=50)
+        >>> sorted(levels), levels["isotonic_penalty"]["random"] > 4 * levels["isotonic_penalty"]["monotone"]
+        (['isotonic_penalty', 'rearrangement_penalty', 'running_minimum_penalty'], True)
     """
     if not 0 <= accuracy <= 1:
-        raise BadInput("an accuracy lies in [0, 1]", "accuracy", accuracy, "give a share, not a percentage")
-    if n < 1 or draws < 1:
-        raise BadInput("levels are simulated from examples", "(n, draws)", (n, draws), "give n ≥ 1 and draws ≥ 1")
+        raise BadInput("accuracy must be in [0, 1]", "accuracy", accuracy, "give a share, not a percentage")
+    for name, count in (("n", n), ("draws", draws)):
+        if count < 1:
+            raise BadInput(f"{name} must be at least 1", name, count, f"write {name}=200")
     # Six decimals are far finer than the level's own error, and let near-equal accuracies share one simulation.
     rows = _levels(round(float(accuracy), 6), int(n), points, draws, seed)
     return {name: {"random": random, "monotone": monotone} for name, random, monotone in rows}
@@ -153,9 +259,8 @@ def _levels(accuracy: float, n: int, points: int, draws: int, seed: int) -> tupl
 
 
 def curve_of(ranking: Ranking, points: int = 100) -> Tensor:
-    """`accuracy_curve` of what is already sorted."""
-    if points < 2:
-        raise BadInput("a curve has two points or more", "points", points, "leave points=100")
+    """`accuracy_curve` of a ranking."""
+    _check_points(points)
     n = ranking.n
     k = torch.tensor([(j * n + points - 1) // points for j in range(1, points + 1)], device=ranking.wrong.device)
     threshold = ranking.uncertainty[..., k - 1]
@@ -174,9 +279,8 @@ def rearrangement_penalty_of(curve: Tensor) -> Tensor:
 
 
 def running_minimum_penalty_of(ranking: Ranking, points: int = 100) -> Tensor:
-    """`running_minimum_penalty` of what is already sorted."""
-    if points < 2:
-        raise BadInput("a curve has two points or more", "points", points, "leave points=100")
+    """`running_minimum_penalty` of a ranking."""
+    _check_points(points)
     steps = points - 1
     at = torch.tensor([-(-j * (ranking.n - 1) // steps) for j in range(points)], device=ranking.wrong.device)
     threshold = ranking.uncertainty[..., at]
@@ -197,8 +301,13 @@ def penalties_of(ranking: Ranking, points: int = 100) -> dict[str, Tensor]:
     }
 
 
+def _check_points(points: int) -> None:
+    if points < 2:
+        raise BadInput("points must be at least 2", "points", points, "leave points=100")
+
+
 def _checked_curve(curve: Tensor) -> Tensor:
     if curve.dim() < 1 or curve.shape[-1] < 1 or not curve.is_floating_point():
         remedy = "give what accuracy_curve returns"
-        raise BadInput("a curve is a floating tensor [..., points]", "curve", tuple(curve.shape), remedy)
+        raise BadInput("curve must be a floating tensor [..., points]", "curve", tuple(curve.shape), remedy)
     return curve.double()

@@ -1,6 +1,6 @@
-"""Examples put in order of their uncertainty, with ties kept together: what every ranking score starts from.
+"""Ranking of examples by their uncertainty, with ties kept together: what every ranking score starts from.
 
-Owns the checks of (uncertainty, correct) and the one sort. What is read off the order is for the score files.
+Owns the one sort, and the checks of uncertainties, outcomes and labels that scores share.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, Phrase
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,30 @@ def broadcasts(shape: torch.Size, to: torch.Size) -> bool:
     return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
 
 
+def check_classes(labels: Tensor, cells: torch.Size, classes: int) -> None:
+    """Refuses labels that do not broadcast to the examples `cells`, or are no indices in 0 … classes − 1."""
+    if labels.is_floating_point() or not broadcasts(labels.shape, cells):
+        rule, remedy = f"labels must match {tuple(cells)}", "give one class index per example"
+        raise BadInput(rule, "labels", (tuple(labels.shape), labels.dtype), remedy)
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        remedy = "leave out examples with other labels, or give their classes too"
+        raise BadInput(f"labels must lie in 0 … {classes - 1}", "labels", Phrase(f"{low} … {high}"), remedy)
+
+
 def checked_uncertainty(uncertainty: Tensor, name: str = "uncertainty") -> Tensor:
     """The uncertainty as float32 or float64, or BadInput where it is empty or has NaN."""
     if uncertainty.dim() < 1 or 0 in uncertainty.shape:
         remedy = "give at least one example, along the last dimension"
-        raise BadInput("scores need examples", name, tuple(uncertainty.shape), remedy)
+        raise BadInput(f"{name} must hold examples", name, tuple(uncertainty.shape), remedy)
     if not uncertainty.is_floating_point():
         uncertainty = uncertainty.double()
     if uncertainty.dtype in (torch.float16, torch.bfloat16):
         uncertainty = uncertainty.float()
     missing = int(uncertainty.isnan().sum())
     if missing:
-        remedy = "leave out those examples, or mend the measure"
-        raise BadInput("an uncertainty is a number", name, f"{missing} NaN among {uncertainty.numel()}", remedy)
+        received = Phrase(f"{missing} NaN among {uncertainty.numel()}")
+        raise BadInput(f"{name} must hold numbers", name, received, "leave out those examples, or fix the measure")
     return uncertainty.detach()
 
 
@@ -79,9 +90,10 @@ def checked_correct(correct: Tensor, shape: torch.Size, name: str) -> Tensor:
     """0/1 as bool, or BadInput where it holds anything else or does not broadcast to `shape`."""
     if not broadcasts(correct.shape, shape) or correct.shape[-1:] != shape[-1:]:
         remedy = "give one 0/1 per example, along the last dimension"
-        raise BadInput(f"{name} matches the uncertainty {tuple(shape)}", name, tuple(correct.shape), remedy)
+        raise BadInput(f"{name} must match the uncertainty {tuple(shape)}", name, tuple(correct.shape), remedy)
     if correct.dtype == torch.bool:
         return correct
     if not bool(((correct == 0) | (correct == 1)).all()):
-        raise BadInput(f"{name} is 0 or 1", name, correct.flatten()[:8].tolist(), "compare prediction == label first")
+        remedy = "compare prediction == label first"
+        raise BadInput(f"{name} must be 0 or 1", name, correct.flatten()[:8].tolist(), remedy)
     return correct != 0

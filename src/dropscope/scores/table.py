@@ -1,4 +1,4 @@
-"""The table of scores: what each is called, takes, and which direction is better; and all ranking scores at once."""
+"""Table of scores: what each is called, what it takes, which direction is better; and all ranking scores at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,20 @@ from dropscope.scores.segmentation import dice, voxel_auprc
 
 @dataclass(frozen=True)
 class Score:
-    """One row: `takes` is "ranking" (uncertainty, correct), "probabilities" (…, labels), "images" or "losses"."""
+    """One row of the table of scores.
+
+    Attributes:
+        name: What the score is called in arguments and tables.
+        function: The function itself.
+        direction: Whether "lower" or "higher" is better.
+        range: Values it can take, in words.
+        takes: Its arguments: "ranking" (uncertainty, correct), "probabilities" (probabilities, labels), "images" or
+            "losses" (uncertainty, loss).
+
+    Examples:
+        >>> TABLE["aurc"].direction, TABLE["aurc"].range
+        ('lower', '[0, 1]')
+    """
 
     name: str
     function: Callable[..., Tensor]
@@ -50,11 +63,24 @@ TABLE: dict[str, Score] = {
 
 
 def ranking_scores(uncertainty: Tensor, correct: Tensor, points: int = 100) -> dict[str, Tensor]:
-    """Every score of the table that takes a ranking, from one sort: `[..., n]` → `{name: [...]}`, float64.
+    """Every score of the table that takes a ranking, from one sort.
 
-    >>> import torch
-    >>> list(ranking_scores(torch.tensor([0.1, 0.2]), torch.tensor([1, 0])))[:3]
-    ['isotonic_penalty', 'rearrangement_penalty', 'running_minimum_penalty']
+    Args:
+        uncertainty: `[..., n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]` or `[..., n]`.
+        points: Points of the accuracy curve, at least 2.
+
+    Returns:
+        Each score under its name, `[...]`, float64. See the functions for ranges and directions.
+
+    Raises:
+        BadInput: Where the uncertainty has NaN, `correct` is not 0/1 or does not match it, or `points` is below 2.
+
+    Examples:
+        >>> import torch
+        >>> found = ranking_scores(torch.tensor([0.1, 0.2]), torch.tensor([1, 0]))
+        >>> found["aurc"].item(), found["error_auroc"].item()
+        (0.25, 1.0)
     """
     ranking = rank(uncertainty, correct)
     return penalties_of(ranking, points) | detection_of(ranking)
