@@ -7,8 +7,12 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import pytest
 
+from dropscope.report import figures
 from dropscope.report.figures import accuracy_curves
+from dropscope.report.writing import new_figure
+from support.errors import refused
 
 
 def table(uncertainty: np.ndarray, correct: np.ndarray) -> pd.DataFrame:
@@ -38,3 +42,22 @@ def test_values_read_from_parquet(tmp_path: Path) -> None:
     """Columns that pandas hands out read-only."""
     table(np.arange(6.0), np.arange(6) % 2 == 0).to_parquet(tmp_path / "t.parquet")
     accuracy_curves({"x": pd.read_parquet(tmp_path / "t.parquet")}, tmp_path / "c.png", "read")
+
+
+def test_no_ranking_is_refused_before_a_file_is_written(tmp_path: Path) -> None:
+    with refused("examples"):
+        accuracy_curves({}, tmp_path / "none.png", "nothing")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("outcomes", "lines"), [(([1, 0], [0, 1]), 1), (([1, 0], [1, 1]), 2)])
+def test_each_distinct_accuracy_has_its_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outcomes: tuple[list[int], ...], lines: int
+) -> None:
+    made = []
+    monkeypatch.setattr(figures, "new_figure", lambda *size: made.append(new_figure(*size)) or made[-1])
+    tables = {str(i): table(np.arange(2.0), np.array(right, dtype=bool)) for i, right in enumerate(outcomes)}
+    accuracy_curves(tables, tmp_path / "c.png", "lines")
+    drawn = made[0].axes[0].get_lines()
+    assert len(drawn) == len(outcomes) + lines
+    assert len(made[0].axes[0].get_legend().get_texts()) == len(outcomes) + 1

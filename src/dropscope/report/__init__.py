@@ -1,4 +1,4 @@
-"""What studies write: claims, tables, summaries and figures."""
+"""Reports of studies: claims, tables, summaries and figures."""
 
 from dropscope.report.claims import Claim, Verdict, claims_table, format_estimate, verdict_of_interval
 from dropscope.report.figures import accuracy_curves

@@ -1,7 +1,7 @@
-"""A published claim beside what was measured here, and whether it stands.
+"""Published claims beside what was measured here, and whether they stand.
 
-Owns the three verdicts and the rule that gives them: an interval decides or it does not. Which claims there are,
-and how each is measured, is a study's.
+Owns the three verdicts and the rule behind them: an interval decides or it does not. Which claims there are, and how
+each is measured, is up to the studies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ Verdict = Literal["holds", "does not hold", "cannot be decided"]
 
 @dataclass(frozen=True)
 class Claim:
-    """One line of a study's summary. `published` and `ours` carry their numbers in words, `how` names the test."""
+    """One line of a study's summary.
+
+    Attributes:
+        name: Short name, unique within a study.
+        statement: The claim as a sentence.
+        published: The published number, in words.
+        ours: The number measured here, in words.
+        verdict: Whether the claim stands.
+        how: The test that decided.
+    """
 
     name: str
     statement: str
@@ -37,7 +46,7 @@ def verdict_of_interval(low: float, high: float, *, above: float | None = None, 
     ('holds', 'cannot be decided')
     """
     if (above is None) == (below is None):
-        raise TypeError("decided takes either above or below")
+        raise TypeError("give either above or below, and not both")
     if math.isnan(low) or math.isnan(high):
         return "cannot be decided"
     if above is not None:
@@ -60,4 +69,5 @@ def format_estimate(value: float, low: float, high: float, digits: int = 4, unit
 
 
 def claims_table(claims: Sequence[Claim]) -> pd.DataFrame:
+    """One row per claim, one column per attribute."""
     return pd.DataFrame([asdict(claim) for claim in claims])

@@ -1,11 +1,12 @@
-"""What a study leaves behind: tables (CSV, Markdown, LaTeX), figures (PNG, PDF) and one summary that is read first.
+"""Files of a study: tables (CSV, Markdown, LaTeX), figures (PNG, PDF) and one summary that is read first.
 
-Owns the formats and that a file appears whole or not at all. What is in them is the study's.
+Owns the formats; every file is written atomically. What is in them is up to the study.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,26 +16,26 @@ import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dropscope.atomic import atomic_write
-from dropscope.errors import BadInput
+from dropscope.atomic import atomic_write, read_json, same_spec
 from dropscope.report.claims import Claim, Verdict, claims_table
 
 
 def write_text(path: Path, text: str) -> Path:
+    """Writes a text file atomically."""
     return atomic_write(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def claim_folder(folder: Path, spec: Mapping[str, Any], name: str = "study.json") -> None:
-    """A folder holds one study: what its parts have in common is written at the first start and must agree later."""
-    record, wanted = folder / name, json.loads(json.dumps(spec))
+    """Makes a folder that of one study: its specification is written at the first start and must agree later.
+
+    Raises:
+        BadInput: Where the folder holds a study of another specification.
+    """
+    record = folder / name
     if not record.exists():
-        write_text(record, json.dumps(wanted, indent=2) + "\n")
+        write_text(record, json.dumps(dict(spec), indent=2) + "\n")
         return
-    known = json.loads(record.read_text())
-    differing = sorted(key for key in {*known, *wanted} if known.get(key) != wanted.get(key))
-    if differing:
-        remedy = "choose another folder with --out, or repeat the first command exactly"
-        raise BadInput("a folder holds one study", f"what differs from {record}", differing, remedy)
+    same_spec(read_json(record), spec, record, "choose another folder, or repeat the first command exactly")
 
 
 def write_table(folder: Path, name: str, table: pd.DataFrame, caption: str, digits: int = 4) -> list[Path]:
@@ -48,7 +49,7 @@ def write_table(folder: Path, name: str, table: pd.DataFrame, caption: str, digi
 
 
 def new_figure(width: float = 6.4, height: float = 4.2) -> Figure:
-    """A figure that belongs to nobody's global state."""
+    """A figure outside pyplot's global state."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -93,11 +94,8 @@ def markdown(table: pd.DataFrame, digits: int = 4) -> str:
     """
     rows = [[_cell(value, digits).replace("|", "\\|") for value in row] for row in table.itertuples(index=False)]
     head = [str(name).replace("|", "\\|") for name in table.columns]
-    return (
-        "\n".join("| " + " | ".join(row) + " |" for row in [head])
-        + "\n"
-        + "\n".join(["|" + "---|" * len(head), *("| " + " | ".join(row) + " |" for row in rows)])
-    )
+    lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
 
 def latex(table: pd.DataFrame, caption: str, label: str, digits: int = 4) -> str:
@@ -114,15 +112,11 @@ def latex(table: pd.DataFrame, caption: str, label: str, digits: int = 4) -> str
 
 
 def _cell(value: object, digits: int) -> str:
-    if isinstance(value, float):
-        return (
-            "–"
-            if value != value
-            else f"{value:.{digits}f}"
-            if abs(value) >= 10**-digits or value == 0
-            else f"{value:.1e}"
-        )
-    return "–" if value is None else str(value)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.{digits}f}" if abs(value) >= 10**-digits or value == 0 else f"{value:.1e}"
 
 
 def _escaped(text: str) -> str:
