@@ -13,34 +13,42 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dropscope import measures, scores
-    from dropscope.errors import AuditFailed, BadInput, DropscopeError
-    from dropscope.injection import Site, audit, find_sites, injected, watch
+    from dropscope.errors import AuditFailed, BadInput, DropscopeError, MissingExtra
+    from dropscope.injection import Audit, Noise, Site, Watch, audit, find_sites, injected, watch
     from dropscope.placement import Placement, PlacementGrid, PlacementSpace
-    from dropscope.runs import Run, maps, sample, sweep, uncertainty
+    from dropscope.engine import PlanSummary
+    from dropscope.runs import Run, maps, plan_sweep, sample, sweep, uncertainty
 
 _ROOMS = {
-    "errors": ("AuditFailed", "BadInput", "DropscopeError"),
-    "injection": ("Site", "audit", "find_sites", "injected", "watch"),
+    "engine": ("PlanSummary",),
+    "errors": ("AuditFailed", "BadInput", "DropscopeError", "MissingExtra"),
+    "injection": ("Audit", "Noise", "Site", "Watch", "audit", "find_sites", "injected", "watch"),
     "placement": ("Placement", "PlacementGrid", "PlacementSpace"),
-    "runs": ("Run", "maps", "sample", "sweep", "uncertainty"),
+    "runs": ("Run", "maps", "plan_sweep", "sample", "sweep", "uncertainty"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
+    "Audit",
     "AuditFailed",
     "BadInput",
     "DropscopeError",
+    "MissingExtra",
+    "Noise",
     "Placement",
     "PlacementGrid",
     "PlacementSpace",
+    "PlanSummary",
     "Run",
     "Site",
+    "Watch",
     "__version__",
     "audit",
     "find_sites",
     "injected",
     "maps",
     "measures",
+    "plan_sweep",
     "sample",
     "scores",
     "sweep",

@@ -17,14 +17,14 @@ from dropscope.engine.session import prepare
 from dropscope.errors import BadInput
 from dropscope.noise import keyed as noise
 from support import zoo
-from support.engines import case, case_of, engine_of, plain_passes, shared_passes
+from support.engines import case, case_of, executor_of, plain_passes, shared_passes
 
 # --- closed forms -----------------------------------------------------------------------------------------------------
 
 
 def test_thresholds_and_gains_of_choices() -> None:
     some = case("cnn")
-    (step,) = engine_of(some, some.setting.resolve(["fc1=.5", "fc1=.2"])).plan.steps
+    (step,) = executor_of(some, some.setting.resolve(["fc1=.5", "fc1=.2"])).plan.steps
     assert step.rates == (0.0, 0.2, 0.5)
     level, gain = _parameters(step, np.array([0, 2, 1]), torch.device("cpu"))
     assert level.tolist() == [-(2**31), noise.threshold(0.5), noise.threshold(0.2)]
@@ -43,7 +43,7 @@ def test_the_plain_pass_is_the_models_own() -> None:
         some = case(name)
         (live,) = some.setting.resolve(["last=.5"])
         with torch.no_grad():
-            p, _ = engine_of(some, [live]).plain(*some.setting.on_device(some.batch))
+            p, _ = executor_of(some, [live]).plain(*some.setting.on_device(some.batch))
             torch.testing.assert_close(p, some.setting.plain(some.batch), atol=1e-6, rtol=0)
 
 
@@ -53,7 +53,7 @@ def test_the_plain_pass_is_the_models_own() -> None:
 def test_leaves_come_in_order_each_once() -> None:
     some = case("cnn")
     lives = some.setting.resolve([f"conv2={a},fc1={b}" for a in (0.1, 0.5, 0.7) for b in (0.1, 0.3, 0.5, 0.9)])
-    engine = engine_of(some, lives)
+    engine = executor_of(some, lives)
     with torch.no_grad():
         _, reads = engine.plain(*some.setting.on_device(some.batch))
         for rows in (1, 20, 50, 10**6):
@@ -81,7 +81,7 @@ def test_irregular_trees_equal_the_loop(rows: list[list[float]], sizes: tuple[in
 def test_statistics_are_those_of_all_passes() -> None:
     some = case("cnn")
     lives = some.setting.resolve(["conv2=.3", "fc1=.5"])
-    engine = engine_of(some, lives)
+    engine = executor_of(some, lives)
     ticks: list[int] = []
     with torch.no_grad():
         plain, parts = statistics_of(
@@ -128,7 +128,7 @@ def test_overflow_under_noise_is_an_error_with_a_remedy() -> None:
     with torch.no_grad():
         net[1].weight.fill_(1e38)
     some = case_of(net, zoo.vectors() * 0 + 1, outputs=lambda o: (o * 0 + 1) / 3 if bool(o.isfinite().all()) else o)
-    engine = engine_of(some, some.setting.resolve(["0=.9"]))
+    engine = executor_of(some, some.setting.resolve(["0=.9"]))
     with torch.no_grad(), pytest.raises(BadInput, match="finite under noise"):
         statistics_of(
             engine, engine.plan.subtrees, *some.setting.on_device(some.batch), some.batch.keys, 30, {"sum_p"},
@@ -159,7 +159,7 @@ def test_a_model_that_returns_more_than_logits() -> None:
 def test_block_sizes_follow_memory(memory: int) -> None:
     setting = prepare(zoo.cifar(), zoo.images(4))
     some = case("cnn")
-    plan = engine_of(some, setting.resolve(["conv1=.5,conv2=.5,fc1=.5"])).plan
+    plan = executor_of(some, setting.resolve(["conv1=.5,conv2=.5,fc1=.5"])).plan
     blocks = block_sizes(plan, 1000, 100, memory, torch.device("cpu"))
     assert 1 <= blocks.examples <= 128
     assert 1 <= blocks.passes <= 100

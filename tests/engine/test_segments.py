@@ -12,7 +12,7 @@ from dropscope.engine.segments import disturb_rows, select, spread
 from dropscope.engine.tree import grow
 from dropscope.noise import keyed as noise
 from support import zoo
-from support.engines import MODELS, case, engine_of, plan_of
+from support.engines import MODELS, case, executor_of, plan_of
 
 # --- closed forms -----------------------------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ def test_the_three_forms_of_parents_agree(noise_kind: str) -> None:
 def test_factors_at_every_site_are_those_of_the_plain_path(name: str) -> None:
     masks = "per_pass" if name in ("lstm", "gpt2 sdpa") else "per_example"
     some = case(name).drawn(masks)
-    engine = engine_of(some, some.setting.resolve(["last=.5"]))
+    engine = executor_of(some, some.setting.resolve(["last=.5"]))
     for kind, mask in (("bernoulli", "auto"), ("bernoulli", "channel"), ("gaussian", "auto")):
         for point in some.points if (kind, mask) == ("bernoulli", "auto") else some.points[::5]:
             if mask == "channel" and point.position == "weights":

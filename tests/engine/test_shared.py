@@ -313,9 +313,9 @@ def test_a_leaf_cut_out_of_its_tree_gives_the_same_passes() -> None:
     some = case("cnn")
     lives = some.setting.resolve([f"conv2={a},fc1={b}" for a in (0.1, 0.5) for b in (0.1, 0.5)])
     whole = shared_passes(some, lives, 2, Blocks(4, 2, (10**6,) * 2))
-    from support.engines import engine_of
+    from support.engines import executor_of
 
-    engine = engine_of(some, lives)
+    engine = executor_of(some, lives)
     with torch.no_grad():
         _, reads = engine.plain(*some.setting.on_device(some.batch))
         for subtree in engine.plan.subtrees:

@@ -130,7 +130,7 @@ def sweep(
     """Score every placement of a grid on the same examples, beside one plain pass."""
     grid = PlacementGrid(words(sites), tuple(numbers(rates, "--rates")), tuple(words(positions)), tuple(words(noise)))
     from dropscope.loading import load_data
-    from dropscope.runs import planned
+    from dropscope.runs import plan_sweep
     from dropscope.runs import sweep as run_sweep
 
     loaded = _load_model(model)
@@ -141,7 +141,7 @@ def sweep(
         "seed": seed, "label": label, "outputs": outputs, "device": device, "memory": memory, "out": out
     }  # fmt: skip
     if dry_run:
-        plan = planned(loaded.module, grid, dataset, passes, **options)
+        plan = plan_sweep(loaded.module, grid, dataset, passes, **options)
         print_json(asdict(plan)) if as_json else stdout().print(str(plan), soft_wrap=True)
         return
     run = run_sweep(loaded.module, grid, dataset, passes, objective=objective, progress=None, **options)
@@ -192,19 +192,19 @@ def _load_model(name: str) -> LoadedModel:
 
 def _examine(loaded: LoadedModel, example: Any) -> SiteMap:
     from dropscope.injection import examine, require_sites
-    from dropscope.model import arguments, unwrap
+    from dropscope.model import Call, unwrap
 
-    site_map = examine(unwrap(loaded.module), *arguments(example))
+    site_map = examine(unwrap(loaded.module), Call.of(example))
     require_sites(site_map)
     return site_map
 
 
 def _describe(loaded: LoadedModel, example: Any) -> dict[str, Any]:
-    from dropscope.model import arguments
+    from dropscope.model import Call
 
     parameters = sum(parameter.numel() for parameter in loaded.module.parameters())
-    args, kwargs = arguments(example)
-    named = {**{str(i): part for i, part in enumerate(args)}, **kwargs}
+    call = Call.of(example)
+    named = {**{str(i): part for i, part in enumerate(call.args)}, **call.kwargs}
     return {
         "model": f"{loaded.name} ({type(loaded.module).__name__}, {parameters:,} parameters)",
         "inputs": {name: list(part.shape) for name, part in named.items() if hasattr(part, "shape")},

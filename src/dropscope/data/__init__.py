@@ -1,5 +1,7 @@
 """Data sets in any form, read into batches whose examples have keys."""
 
-from dropscope.data.dataset import Batch, Data, check_labels, read_data
+from dropscope.data.batches import Batch, Data
+from dropscope.data.collate import Keys
+from dropscope.data.dataset import check_labels, read_data
 
-__all__ = ["Batch", "Data", "check_labels", "read_data"]
+__all__ = ["Batch", "Data", "Keys", "check_labels", "read_data"]

@@ -1,7 +1,7 @@
-"""Where examples come from: any form of data → parts, each a call of the model with its labels and named fields.
+"""Forms of data, collated into raw batches: each a call of the model with its labels and named fields.
 
 Owns the forms (tensors, Dataset, DataLoader, iterables, datasets.Dataset), the order of reading, stacking, padding.
-What labels mean and how examples are keyed is `data.py`'s.
+See `dataset` for what labels mean and how examples are keyed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from dropscope.errors import BadInput, nearest
-from dropscope.model import LABEL_KEYS, count_examples, mapped, tensors
+from dropscope.errors import BadInput, Phrase, first_line, nearest
+from dropscope.model import LABEL_KEYS, Call
 
 Keys = tuple[str | Sequence[str], str | None]
 
@@ -30,21 +30,20 @@ MODEL_COLUMNS = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """One batch as it came: `model(*args, **kwargs)`, labels of any kind, and the fields asked for by name."""
+class RawBatch:
+    """One batch as it came: a call of the model, labels of any kind, and the fields asked for by name."""
 
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    call: Call
     labels: Any
     fields: dict[str, list[Any]]
     place: str
 
     @property
     def size(self) -> int:
-        return count_examples(self.args, self.kwargs)
+        return self.call.examples
 
 
-def parts(
+def raw_batches(
     data: Any,
     *,
     batch_size: int,
@@ -53,20 +52,20 @@ def parts(
     pad: int,
     by_index: bool,
     by_position: bool,
-) -> list[Part]:
+) -> list[RawBatch]:
     """Everything in `data`, checked to be one call after another of the same form.
 
     `fields` are looked up beside the inputs and kept from the model. `by_index` needs the order of a data set,
     `by_position` one that a caller's own list can be matched with.
     """
     _check_keys(keys)
-    raw = _batches(data, batch_size, keys, fields, pad, by_index, by_index or by_position)
-    found = [_part(batch, keys, fields, f"batch {i} of data") for i, batch in enumerate(raw)]
-    if not found:
+    given = _batches(data, batch_size, keys, fields, pad, by_index, by_index or by_position)
+    batches = [_raw_batch(batch, keys, fields, f"batch {i} of data") for i, batch in enumerate(given)]
+    if not batches:
         remedy = "pass examples; a generator is used up by its first reading, a list is not"
-        raise BadInput("data holds at least one example", "data", f"an empty {type(data).__name__}", remedy)
-    _check_alike(found)
-    return found
+        raise BadInput("data must hold at least one example", "data", Phrase(f"an empty {type(data).__name__}"), remedy)
+    _check_alike(batches)
+    return batches
 
 
 def is_whole(data: Any) -> bool:
@@ -88,7 +87,8 @@ def from_numpy(array: np.ndarray) -> Tensor:
 def listing(values: Any, name: str) -> list[Any]:
     """One entry per example as Python values."""
     if isinstance(values, str) or not hasattr(values, "__len__"):
-        raise BadInput(f"{name} has one entry per example", name, type(values).__name__, "pass a list, one per example")
+        got = Phrase(type(values).__name__)
+        raise BadInput(f"{name} must hold one entry per example", name, got, "pass a list, one per example")
     return values.tolist() if isinstance(values, Tensor | np.ndarray) else list(values)
 
 
@@ -117,10 +117,10 @@ def _batches(
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
         if by_index:
             remedy = "pass ids=[...], one per example in that order, ids='field' of dict batches, or leave ids out"
-            raise BadInput("an iterable has no index of its examples", "ids", "index", remedy)
+            raise BadInput("ids must not be 'index' for an iterable, which has none", "ids", "index", remedy)
         yield from DataLoader(data, batch_size=batch_size) if isinstance(data, IterableDataset) else data
     else:
-        raise BadInput("data is a data set", "data", type(data).__name__, FORMS)
+        raise BadInput("data must be a data set", "data", Phrase(type(data).__name__), FORMS)
 
 
 def _in_order(loader: DataLoader[Any], ordered: bool) -> Iterator[Any]:
@@ -131,9 +131,9 @@ def _in_order(loader: DataLoader[Any], ordered: bool) -> Iterator[Any]:
     if not whole or type(loader).__iter__ is not DataLoader.__iter__:
         if ordered:
             kind = type(loader.dataset if isinstance(loader.dataset, IterableDataset) else sampler).__name__
-            rule = "ids and groups by position need a DataLoader that goes over its whole data set"
+            what = "data must be a DataLoader over a whole data set where ids or groups go by position"
             remedy = "name a field of its dict batches (ids='field'), pass the Dataset itself, or leave them out"
-            raise BadInput(rule, "sampler or data set of the DataLoader", kind, remedy)
+            raise BadInput(what, "data", Phrase(f"one with {kind}"), remedy)
         yield from loader
     elif shuffles or loader.drop_last:
         yield from DataLoader(
@@ -154,7 +154,7 @@ def _columns(rows: Any, keys: Keys | None, fields: tuple[str, ...], pad: int) ->
         wanted = [name for name in rows if name in MODEL_COLUMNS or name in LABEL_KEYS]
         if not MODEL_COLUMNS.intersection(wanted):
             remedy = "tokenise it first (dataset.map), or name the columns: keys=('input', 'label')"
-            raise BadInput("a datasets.Dataset has columns that a model takes", "its columns", list(rows), remedy)
+            raise BadInput("data must have columns that a model takes", "data", list(rows), remedy)
     else:
         wanted = [*([keys[0]] if isinstance(keys[0], str) else keys[0]), *([] if keys[1] is None else [keys[1]])]
     columns = {name: list(_field(rows, name, "data")) for name in dict.fromkeys([*wanted, *fields])}
@@ -169,7 +169,7 @@ def _collated(values: list[Any], name: str, pad: int, masked: bool = False) -> A
         raise
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         remedy = "make every item alike, or pass DataLoader(dataset, collate_fn=...)"
-        raise BadInput("items of a data set have one form", name, str(error), remedy) from error
+        raise BadInput(f"{name} must have one form", name, Phrase(first_line(error)), remedy) from error
 
 
 def _stacked(values: list[Any], name: str, pad: int, masked: bool = False) -> Any:
@@ -190,7 +190,8 @@ def _stacked(values: list[Any], name: str, pad: int, masked: bool = False) -> An
         return torch.stack(rows)
     if not masked or any(len(shape) == 0 for shape in shapes) or len({shape[1:] for shape in shapes}) > 1:
         remedy = "to have sequences padded, keep their attention_mask; else pass DataLoader(dataset, collate_fn=...)"
-        raise BadInput("examples of a batch have one shape", f"shapes of {name!r}", sorted(shapes), remedy)
+        got = Phrase(f"shapes {', '.join(map(str, sorted(shapes)))}")
+        raise BadInput(f"{name} must have one shape in all examples of a batch", name, got, remedy)
     fill = pad if name == "input_ids" else LABEL_PADDING if name in LABEL_KEYS else 0
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
 
@@ -208,12 +209,13 @@ def _row(value: Any) -> Tensor:
 # --- one raw batch → what the model is called with --------------------------------------------------------------------
 
 
-def _part(batch: Any, keys: Keys | None, fields: tuple[str, ...], place: str) -> Part:
+def _raw_batch(batch: Any, keys: Keys | None, fields: tuple[str, ...], place: str) -> RawBatch:
     given, labels = batch, None
     if isinstance(batch, tuple | list):
         if len(batch) not in (1, 2):
             remedy = "write (inputs, labels); several inputs are one tuple: ((x1, x2), labels), or ((x1, x2), None)"
-            raise BadInput("a tuple is (inputs, labels)", f"parts of {place}", len(batch), remedy)
+            got = Phrase(f"a tuple of {len(batch)} in {place}")
+            raise BadInput("data must be (inputs, labels)", "data", got, remedy)
         given, labels = batch[0], batch[1] if len(batch) == 2 else None
     found: dict[str, list[Any]] = {}
     if _is_mapping(given):
@@ -221,17 +223,17 @@ def _part(batch: Any, keys: Keys | None, fields: tuple[str, ...], place: str) ->
         given, own = _named(given, keys, fields, place)
         labels = own if labels is None else labels
     elif keys is not None or fields:
-        what, value = ("keys", keys) if keys is not None else ("ids or groups", fields[0])
+        name, value = ("keys", keys) if keys is not None else ("ids", fields[0])
         remedy = "pass ids and groups as sequences, and (inputs, labels) without keys"
-        raise BadInput("only dicts have fields to be named", what, value, remedy)
+        raise BadInput(f"{name} must not name fields of data that is no dict", name, value, remedy)
     if _is_mapping(given):
-        args, kwargs = (), {name: _leaf(given[name], f"{name!r} in {place}") for name in given}
+        call = Call((), {name: _leaf(given[name], f"{name!r} in {place}") for name in given})
     else:
         each = given if isinstance(given, tuple | list) else (given,)
-        args, kwargs = tuple(_leaf(value, f"inputs in {place}") for value in each), {}
-    part = Part(args, kwargs, labels, found, place)
-    _check_part(part)
-    return part
+        call = Call(tuple(_leaf(value, f"inputs in {place}") for value in each))
+    raw = RawBatch(call, labels, found, place)
+    _check_examples(raw)
+    return raw
 
 
 def _named(batch: Any, keys: Keys | None, fields: tuple[str, ...], place: str) -> tuple[Any, Any]:
@@ -251,7 +253,7 @@ def _named(batch: Any, keys: Keys | None, fields: tuple[str, ...], place: str) -
 def _field(batch: Any, name: str, place: str) -> Any:
     names = [str(key) for key in batch.keys()]  # noqa: SIM118
     if name not in names:
-        raise BadInput("a field is one that the data has", f"field of {place}", name, nearest(name, names))
+        raise BadInput(f"{place} must have the field {name!r}", name, names, nearest(name, names))
     return batch[name]
 
 
@@ -270,9 +272,10 @@ def _leaf(value: Any, place: str) -> Any:
         return value
     if isinstance(value, tuple):
         return tuple(_leaf(part, place) for part in value)
-    got = f"a {type(value).__name__}" + (f" of {type(value[0]).__name__}" if isinstance(value, list) and value else "")
+    kind = f" of {type(value[0]).__name__}" if isinstance(value, list) and value else ""
     remedy = "pass a tensor (return_tensors='pt', a transform), or name the fields that are: keys=('image', 'label')"
-    raise BadInput("inputs are tensors, examples along dimension 0", place, got, remedy)
+    what = f"{place} must be tensors with examples along dimension 0"
+    raise BadInput(what, "data", Phrase(f"a {type(value).__name__}{kind}"), remedy)
 
 
 def _check_keys(keys: object) -> None:
@@ -281,30 +284,29 @@ def _check_keys(keys: object) -> None:
     ok = isinstance(keys, tuple | list) and len(keys) == 2 and isinstance(keys[0], str | tuple | list)
     if not (ok and (keys[1] is None or isinstance(keys[1], str))):  # type: ignore[index]
         remedy = "write keys=('image', 'label'), or ('image', None) without labels"
-        raise BadInput("keys names the input and the label", "keys", keys, remedy)
+        raise BadInput("keys must name the input and the label", "keys", keys, remedy)
 
 
-def _check_part(part: Part) -> None:
-    count_examples(part.args, part.kwargs)
-    batched = [t for t in tensors((part.args, part.kwargs)) if t.dim() > 0]
+def _check_examples(raw: RawBatch) -> None:
+    batched = [t for t in raw.call.tensors if raw.call.examples and t.dim() > 0]
     if len({t.shape[0] for t in batched}) > 1:
-        remedy = "give every input one row per example"
-        got = [tuple(t.shape) for t in batched]
-        raise BadInput("inputs have the same number of examples", f"shapes of inputs in {part.place}", got, remedy)
+        got = Phrase(f"shapes {', '.join(str(tuple(t.shape)) for t in batched)}")
+        what = f"inputs in {raw.place} must have the same number of examples"
+        raise BadInput(what, "data", got, "give every input one row per example")
     devices = sorted({str(t.device) for t in batched})
     if len(devices) > 1:
-        remedy = "move them: x.to(device)"
-        raise BadInput("inputs of a batch lie on one device", f"devices in {part.place}", devices, remedy)
+        raise BadInput(f"inputs in {raw.place} must be on one device", "data", devices, "move them: x.to(device)")
 
 
-def _check_alike(found: list[Part]) -> None:
+def _check_alike(batches: list[RawBatch]) -> None:
     """All batches are the same call: [x, y] in place of (x, y) would otherwise pass for two batches."""
 
-    def form(part: Part) -> Any:
-        return *mapped(lambda t: (t.dtype, t.dim()), part.args, part.kwargs), part.labels is not None
+    def form(raw: RawBatch) -> Any:
+        kinds = raw.call.map(lambda t: (t.dtype, t.dim()))
+        return kinds.args, kinds.kwargs, raw.labels is not None
 
-    for part in found[1:]:
-        if form(part) != form(found[0]):
+    for raw in batches[1:]:
+        if form(raw) != form(batches[0]):
             remedy = "make all batches alike; inputs with their labels are a tuple (inputs, labels), not a list"
-            got = f"{form(part)} after {form(found[0])}"
-            raise BadInput("batches have the same inputs, types and dimensions", part.place, got, remedy)
+            got = Phrase(f"{form(raw)} after {form(batches[0])}")
+            raise BadInput(f"{raw.place} must have the inputs, types and dimensions of batch 0", "data", got, remedy)

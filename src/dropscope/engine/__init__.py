@@ -1,25 +1,22 @@
 """Engines that run placements × passes × examples: the plain loop, and the shared tree."""
 
-from dropscope.engine.executor import possible
-from dropscope.engine.graph import CaptureFailed
-from dropscope.engine.loop import Block, passes_of, run_reference
-from dropscope.engine.session import Session, precise, prepare
-from dropscope.engine.shared import Shared, Unit
-from dropscope.engine.summary import Explanation, explain, explain_loop, work_of
+from dropscope.engine.choice import choose_engine
+from dropscope.engine.engine import Engine, StatisticsBlock, Tick, WorkUnit, quiet
+from dropscope.engine.loop import LoopEngine, rows_at_once
+from dropscope.engine.session import Session, open_session, precise
+from dropscope.engine.summary import PlanSummary
 
 __all__ = [
-    "Block",
-    "CaptureFailed",
-    "Explanation",
+    "Engine",
+    "LoopEngine",
+    "PlanSummary",
     "Session",
-    "Shared",
-    "Unit",
-    "explain",
-    "explain_loop",
-    "passes_of",
-    "possible",
+    "StatisticsBlock",
+    "Tick",
+    "WorkUnit",
+    "choose_engine",
+    "open_session",
     "precise",
-    "prepare",
-    "run_reference",
-    "work_of",
+    "quiet",
+    "rows_at_once",
 ]

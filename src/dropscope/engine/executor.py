@@ -1,7 +1,7 @@
-"""Runs a plan: depth first, a block of examples and passes at a time, statistics streamed, in bounded memory.
+"""The executor of a plan: depth first, a block of examples and passes at a time, statistics streamed, memory bounded.
 
-Owns the walk over the tree and the block sizes it is given; what is shared is decided in `plan.py`, how rows meet in
-`segments.py`. It never looks at what the numbers mean.
+Owns the descent through the tree. See `tree` for what is shared, `segments` for how rows meet. It never looks at what
+the numbers mean.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from dropscope.data import Batch
 from dropscope.device import runs_kernels
 from dropscope.engine import fusion, segments
 from dropscope.engine.cost import Blocks
 from dropscope.engine.graph import feed_values
-from dropscope.engine.segments import Segment
+from dropscope.engine.segments import Segment, SegmentNoise
 from dropscope.engine.tree import Plan, Step, Subtree
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, Phrase, first_line
+from dropscope.model import Call
 from dropscope.noise import bits, site_key, streams, threshold
 from dropscope.statistics import PassStatistics
 
@@ -59,7 +61,27 @@ class _Family:
     each: int
 
 
-class Engine:
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Some examples × some passes: plain values that segments read, keys of the examples, pass numbers, sizes."""
+
+    reads: dict[fx.Node, Tensor]
+    keys: Tensor
+    passes: range
+    blocks: Blocks
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What is asked of a block of examples."""
+
+    passes: int
+    needs: Collection[str]
+    blocks: Blocks
+    tick: Callable[[int], None] = lambda predictions: None
+
+
+class Executor:
     """A plan made ready to run: its trunk and segments as functions."""
 
     def __init__(
@@ -90,11 +112,15 @@ class Engine:
         self._compiled = True
         self._segments.clear()
 
-    def plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, dict[fx.Node, Tensor]]:
+    def plain(self, call: Call) -> tuple[Tensor, dict[fx.Node, Tensor]]:
         """The plain pass of a block: its probabilities `[examples, classes, …]`, and every value a segment reads."""
-        values = self._trunk.module(*feed_values(args, kwargs))
+        values = self._trunk.module(*feed_values(call))
         reads = dict(zip(self._trunk.outputs, values, strict=True))
-        return self._probabilities(self._unflattened(reads)), reads
+        return self.probabilities(reads), reads
+
+    def probabilities(self, values: dict[fx.Node, Tensor]) -> Tensor:
+        """From the values of the output's nodes."""
+        return self._probabilities(self._unflattened(values))
 
     def _unflattened(self, values: dict[fx.Node, Tensor]) -> Any:
         leaves = [
@@ -103,29 +129,19 @@ class Engine:
         ]
         return pytree.tree_unflatten(leaves, self.plan.captured.out_spec)
 
-    def passes(
-        self, subtree: Subtree, reads: dict[fx.Node, Tensor], keys: Tensor, passes: Sequence[int], blocks: Blocks
-    ) -> Iterator[tuple[slice, Tensor]]:
+    def passes(self, subtree: Subtree, chunk: Chunk) -> Iterator[tuple[slice, Tensor]]:
         """Probabilities `[variants, passes, examples, classes, …]` of the leaves `slice`, leaf by leaf in order."""
-        for leaves, result in _Frame(self, subtree, reads, keys, passes, blocks, None, None).descend(
-            subtree.first, 0, 1, {}, {}
-        ):
+        for leaves, result in _Descent(self, subtree, chunk, None, None).descend(subtree.first, 0, 1, {}, {}):
             assert isinstance(result, Tensor)
             yield leaves, result
 
     def results(
-        self,
-        subtree: Subtree,
-        reads: dict[fx.Node, Tensor],
-        keys: Tensor,
-        passes: Sequence[int],
-        blocks: Blocks,
-        plain: Tensor,
-        needs: Collection[str],
+        self, subtree: Subtree, chunk: Chunk, plain: Tensor, needs: Collection[str]
     ) -> Iterator[tuple[slice, Tensor | Sums]]:
         """As `passes`, but where the end of the graph is fused with the statistics, their sums."""
-        end = fusion.tail(self.plan, subtree.first, needs) if self.softmax and runs_kernels(keys.device) else None
-        yield from _Frame(self, subtree, reads, keys, passes, blocks, plain, end).descend(subtree.first, 0, 1, {}, {})
+        fused = self.softmax and runs_kernels(chunk.keys.device)
+        end = fusion.tail(self.plan, subtree.first, needs) if fused else None
+        yield from _Descent(self, subtree, chunk, plain, end).descend(subtree.first, 0, 1, {}, {})
 
     def uniform(self, step: Step, keys: Tensor, passes: Sequence[int]) -> Tensor:
         """The words of one site for a block, `[passes × examples, …]`: the same for every variant."""
@@ -135,35 +151,28 @@ class Engine:
         return bits(begun.reshape(-1), segments.unit_shape(step, self.plan.captured))
 
 
-class _Frame:
+class _Descent:
     """One block of examples and passes on its way down one subtree."""
 
     def __init__(
-        self,
-        engine: Engine,
-        subtree: Subtree,
-        reads: dict[fx.Node, Tensor],
-        keys: Tensor,
-        passes: Sequence[int],
-        blocks: Blocks,
-        plain: Tensor | None,
-        end: fusion.Tail | None,
+        self, executor: Executor, subtree: Subtree, chunk: Chunk, plain: Tensor | None, end: fusion.Tail | None
     ) -> None:
+        keys, passes, blocks = chunk.keys, chunk.passes, chunk.blocks
         self.plain, self.end = plain, end
         self.fast = runs_kernels(keys.device)
-        self.engine, self.subtree, self.reads, self.blocks = engine, subtree, reads, blocks
+        self.executor, self.subtree, self.reads, self.blocks = executor, subtree, chunk.reads, blocks
         self.rows = len(keys) * len(passes)
         self.shape = (len(passes), len(keys))
         self.device = keys.device
-        steps = engine.plan.steps
-        self.words = {i: engine.uniform(steps[i], keys, passes) for i in range(subtree.first, len(steps))}
+        steps = executor.plan.steps
+        self.words = {i: executor.uniform(steps[i], keys, passes) for i in range(subtree.first, len(steps))}
         self.full_rows = blocks.examples * blocks.passes
 
     def descend(
         self, index: int, start: int, count: int, held: dict[fx.Node, _Held], maps: dict[int, np.ndarray]
     ) -> Iterator[tuple[slice, Tensor | Sums]]:
         """The children of variants [start, start + count) of the level before step `index`, in chunks that fit."""
-        plan, subtree = self.engine.plan, self.subtree
+        plan, subtree = self.executor.plan, self.subtree
         level = subtree.levels[index - subtree.first]
         low, high = (int(i) for i in np.searchsorted(level.parent, [start, start + count]))
         at_once = self._variants_at_once(index, _regular(level.parent[low:high] - start))
@@ -179,19 +188,21 @@ class _Frame:
                 if sums is not None:
                     yield slice(begin, end), sums
                     continue
-                outputs = self._run(self.engine.segment(subtree.first, index), index, choice, held, chosen, family)
+                outputs = self._run(self.executor.segment(subtree.first, index), index, choice, held, chosen, family)
                 yield slice(begin, end), self._finish(outputs, end - begin)
             else:
                 made = self._fused_middle(index, choice, held, family)
                 if made is None:
-                    made = self._run(self.engine.segment(subtree.first, index), index, choice, held, chosen, family)
+                    made = self._run(self.executor.segment(subtree.first, index), index, choice, held, chosen, family)
                 below = held | {node: _Held(value, index, end - begin) for node, value in made.items()}
                 yield from self.descend(index + 1, begin, end - begin, below, chosen)
 
     def _variants_at_once(self, index: int, each: int | None) -> int:
         """How many variants fit; whole families where a kernel takes them together."""
-        last = index + 1 == len(self.engine.plan.steps)
-        fits = self.end is not None if last else self.fast and self.engine.middle(self.subtree.first, index) is not None
+        last = index + 1 == len(self.executor.plan.steps)
+        fits = (
+            self.end is not None if last else self.fast and self.executor.middle(self.subtree.first, index) is not None
+        )
         if fits and each is not None and self.blocks.fused_rows:
             return max(each, self.blocks.fused_rows[index] // self.full_rows // each * each)
         return max(1, self.blocks.rows[index] // self.full_rows)
@@ -204,7 +215,7 @@ class _Frame:
         entry = self._entry(index, held, family)
         if entry is None:
             return None
-        level, gain = _parameters(self.engine.plan.steps[index], choice, self.device)
+        level, gain = _parameters(self.executor.plan.steps[index], choice, self.device)
         words = self.words[index].reshape(self.rows, -1)
         hidden = (
             entry.reshape(family.parents, -1, entry.shape[-1]) if index > self.subtree.first else entry.unsqueeze(0)
@@ -215,7 +226,7 @@ class _Frame:
     def _fused_middle(
         self, index: int, choice: np.ndarray, held: dict[fx.Node, _Held], family: _Family | None
     ) -> dict[fx.Node, Tensor] | None:
-        part = self.engine.middle(self.subtree.first, index) if self.fast else None
+        part = self.executor.middle(self.subtree.first, index) if self.fast else None
         entry = None if part is None else self._entry(index, held, family)
         if part is None or entry is None or family is None:
             return None
@@ -223,15 +234,15 @@ class _Frame:
         nested = fusion.nested_choices(choice, 1 if first else family.parents)
         if nested is None:
             return None
-        step = self.engine.plan.steps[index]
+        step = self.executor.plan.steps[index]
         level, gain = _parameters(step, nested, self.device)
         value = entry.unsqueeze(0) if first else entry.reshape(family.parents, -1, *entry.shape[1:])
         words = self.words[index].reshape(self.rows, -1)
-        return {self.engine.plan.steps[index + 1].node: part.run(value, words, level, gain, self.shape[1])}
+        return {self.executor.plan.steps[index + 1].node: part.run(value, words, level, gain, self.shape[1])}
 
     def _entry(self, index: int, held: dict[fx.Node, _Held], family: _Family | None) -> Tensor | None:
         """The rows that the noise of this step falls on, for whole families only."""
-        node = self.engine.plan.steps[index].node
+        node = self.executor.plan.steps[index].node
         kept = held.get(node)
         if kept is None:
             return self.reads[node] if index == self.subtree.first else None
@@ -248,27 +259,25 @@ class _Frame:
         chosen: dict[int, np.ndarray],
         family: _Family | None,
     ) -> dict[fx.Node, Tensor]:
-        step, variants = self.engine.plan.steps[index], len(choice)
+        step, variants = self.executor.plan.steps[index], len(choice)
         level, gain = _parameters(step, choice, self.device)
         entry = held.get(step.node)
         parent: Any = None
         if entry is not None:
             whole = family is not None and family.parents == entry.variants and entry.level == index - 1
             parent = family.each if whole and family is not None else self._index(chosen[entry.level])
-        given: dict[str, Any] = {
-            "rows": variants * self.rows, "copies": variants * self.shape[0],
-            "uniform": self.words[index], "level": level, "gain": gain, "parent": parent,
-            "entry": self.reads[step.node] if entry is None else entry.value,
-        }  # fmt: skip
-        for i, node in enumerate(part.plain, 1):
-            given[f"plain_{i}"] = self.reads[node]
-        for i, (node, _) in enumerate(part.earlier, 1):
-            kept = held[node]
+        value = self.reads[step.node] if entry is None else entry.value
+        noise = SegmentNoise(variants * self.rows, variants * self.shape[0], self.words[index], level, gain, parent)
+        given: list[Any] = []
+        for read in part.reads:
+            if read.level is None:
+                given.append(self.reads[read.node])
+                continue
+            kept = held[read.node]
             which = chosen[kept.level]
             same = len(which) == kept.variants and bool((which == np.arange(kept.variants)).all())
-            given |= {f"earlier_{i}": kept.value, f"variants_{i}": kept.variants}
-            given[f"chosen_{i}"] = None if same else self._index(which)
-        return dict(zip(part.outputs, part.module(**given), strict=True))
+            given += [kept.value, kept.variants, None if same else self._index(which)]
+        return dict(zip(part.outputs, part.module(*noise, value, *given), strict=True))
 
     def _index(self, numbers: np.ndarray) -> Tensor:
         return torch.as_tensor(numbers, device=self.device)
@@ -276,10 +285,10 @@ class _Frame:
     def _finish(self, outputs: dict[fx.Node, Tensor], variants: int) -> Tensor:
         leaves = {
             n: outputs.get(n, self.reads.get(n))
-            for n in pytree.tree_leaves(self.engine.plan.captured.output)
+            for n in pytree.tree_leaves(self.executor.plan.captured.output)
             if isinstance(n, fx.Node)
         }
-        p = self.engine._probabilities(self.engine._unflattened(leaves))  # type: ignore[arg-type]
+        p = self.executor.probabilities(leaves)  # type: ignore[arg-type]
         return p.reshape(variants, *self.shape, *p.shape[1:])
 
 
@@ -303,40 +312,33 @@ def _parameters(step: Step, choice: np.ndarray, device: torch.device) -> tuple[T
 
 
 def statistics_of(
-    engine: Engine,
-    subtrees: Sequence[Subtree],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    keys: Tensor,
-    passes: int,
-    needs: Collection[str],
-    blocks: Blocks,
-    tick: Callable[[int], None] = lambda predictions: None,
+    executor: Executor, subtrees: Sequence[Subtree], batch: Batch, work: Work
 ) -> tuple[Tensor, list[tuple[np.ndarray, PassStatistics]]]:
-    """One block of examples: its plain probabilities, and the statistics of every chunk of placements."""
-    plain, reads = engine.plain(args, kwargs)
-    shown = plain.movedim(1, -1)
+    """A block of examples, on the device: plain probabilities, and the statistics of every chunk of placements."""
+    plain, reads = executor.plain(batch.call)
+    shown, blocks = plain.movedim(1, -1), work.blocks
     found: dict[tuple[int, int], tuple[np.ndarray, PassStatistics]] = {}
-    for begin in range(0, passes, blocks.passes):
-        numbers = range(begin, min(begin + blocks.passes, passes))
+    for begin in range(0, work.passes, blocks.passes):
+        numbers = range(begin, min(begin + blocks.passes, work.passes))
+        chunk = Chunk(reads, batch.keys, numbers, blocks)
         for tree, subtree in enumerate(subtrees):
-            for leaves, result in engine.results(subtree, reads, keys, numbers, blocks, plain, needs):
+            for leaves, result in executor.results(subtree, chunk, plain, work.needs):
                 where = (tree, leaves.start)
                 if where not in found:
-                    found[where] = subtree.leaf[leaves], PassStatistics(needs, shown)
+                    found[where] = subtree.leaf[leaves], PassStatistics(work.needs, shown)
                 if isinstance(result, Sums):
                     found[where][1].add_sums(result.values, result.passes)
                 else:
                     found[where][1].update(result.movedim(3, -1), passes_dim=1, check=False)
-                tick((leaves.stop - leaves.start) * len(numbers) * len(keys))
+                work.tick((leaves.stop - leaves.start) * len(numbers) * batch.n)
     for _, kept in found.values():
         if not bool(torch.isfinite(kept.mean).all()):
             remedy = "lower the rates, or look at the layers after the noise: they overflow or divide by zero"
-            raise BadInput("outputs are finite under noise", "the output of a pass", "NaN or infinity", remedy)
+            raise BadInput("outputs must be finite under noise", "placement", Phrase("NaN or infinity"), remedy)
     return plain, list(found.values())
 
 
-def possible(device: torch.device) -> bool:
+def can_compile(device: torch.device) -> bool:
     """Whether torch.compile can work here: on a CPU it needs a C++ compiler, on a GPU Triton."""
     if device.type == "cuda":
         return runs_kernels(device)
@@ -351,15 +353,13 @@ class Compiled(nn.Module):
         self.eager = module
         self._fast: Any = torch.compile(module, dynamic=True)
 
-    def forward(self, **given: Any) -> Any:
+    def forward(self, *given: Any) -> Any:
         if self._fast is not None:
             try:
-                return self._fast(**given)
+                return self._fast(*given)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # whatever a compiler raises, the eager module does the same work
-                log.warning(
-                    "a segment runs uncompiled: %s", (str(error).splitlines() or [type(error).__name__])[0][:160]
-                )
+                log.warning("a segment runs uncompiled: %s", first_line(error))
                 self._fast = None
-        return self.eager(**given)
+        return self.eager(*given)

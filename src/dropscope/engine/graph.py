@@ -1,7 +1,7 @@
-"""A model as a graph: exported once, functional, with one marked node for every value that may get noise.
+"""The graph of a model: exported once, functional, with one marked node for every value that may get noise.
 
 Owns export, the marks and what is static about each node: does it grow with the batch, along which dimension, does it
-count rows. The marks are set by the same walk that injects noise, so names agree by construction. It executes nothing.
+count rows. The marks are set by the tracer that injects noise, so names agree by construction. It executes nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
-from dropscope.errors import DropscopeError
-from dropscope.model import code_fingerprint, count_examples, random_state_kept, shadow, take, writes
-from dropscope.tracing import About, Point, Visitor, walking
+from dropscope.errors import DropscopeError, first_line
+from dropscope.model import Call, code_fingerprint, random_state_kept, shadow, writes
+from dropscope.tracing import About, Point, Visitor, trace
 
 _BATCH = (
     3  # examples in the exported batch: 0 and 1 are special to torch's shapes, and no small kernel size is 3 by rule
@@ -60,52 +60,51 @@ class Captured:
         return _batch_dimension(node.meta.get("val"), self.symbol)
 
 
-def feed_values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+def feed_values(call: Call) -> list[Tensor]:
     """The tensors of a call in the order of `Captured.feeds`."""
-    return [x for x in pytree.tree_leaves((args, dict(sorted(kwargs.items())))) if isinstance(x, Tensor)]
+    return [x for x in pytree.tree_leaves((call.args, dict(sorted(call.kwargs.items())))) if isinstance(x, Tensor)]
 
 
 _cache: weakref.WeakKeyDictionary[nn.Module, list[tuple[Any, Captured]]] = weakref.WeakKeyDictionary()
 
 
-def capture(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], points: Iterable[Point]) -> Captured:
+def capture(model: nn.Module, call: Call, points: Iterable[Point]) -> Captured:
     """`model` as a graph with `points` marked; kept for the next call with the same model and input signature."""
     wanted = tuple(sorted(points))
     weights = tuple((id(p), writes(p)) for p in (*model.parameters(), *model.buffers()))
-    key = wanted, _signature(args, kwargs), weights, code_fingerprint(model)
+    key = wanted, _signature(call), weights, code_fingerprint(model)
     kept = _cache.setdefault(model, [])
     for known, captured in kept:
         if known == key:
             return captured
-    captured = _export(model, args, kwargs, wanted)
+    captured = _export(model, call, wanted)
     kept[:] = [*kept[-3:], (key, captured)]
     return captured
 
 
-def _signature(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    leaves, spec = pytree.tree_flatten((args, kwargs))
+def _signature(call: Call) -> Any:
+    leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
     return str(spec), tuple(
         (tuple(x.shape[1:]), x.dtype, x.device) if isinstance(x, Tensor) else repr(x) for x in leaves
     )
 
 
-def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], wanted: tuple[Point, ...]) -> Captured:
-    twin = shadow(model).eval()
-    size = count_examples(args, kwargs)
-    args, kwargs = take(args, dict(sorted(kwargs.items())), [i % size for i in range(_BATCH)])
-    kwargs = _without_cache(twin, kwargs)
+def _export(model: nn.Module, call: Call, wanted: tuple[Point, ...]) -> Captured:
+    copy = shadow(model).eval()
+    few = call.take([i % call.examples for i in range(_BATCH)])
+    args, kwargs = few.args, _without_cache(copy, dict(sorted(few.kwargs.items())))
     batch = torch.export.Dim("batch", min=1, max=1 << 24)
     shapes = pytree.tree_map(
         lambda x: {0: batch} if isinstance(x, Tensor) and x.dim() > 0 and x.shape[0] == _BATCH else None, (args, kwargs)
     )
     marker = _Marker(wanted)
     try:
-        with warnings.catch_warnings(), torch.no_grad(), random_state_kept(), walking(twin, marker):
+        with warnings.catch_warnings(), torch.no_grad(), random_state_kept(), trace(copy, marker):
             warnings.simplefilter("ignore")
-            program = torch.export.export(_Call(twin), (args, kwargs), dynamic_shapes=shapes, strict=False)
+            program = torch.export.export(_Call(copy), (args, kwargs), dynamic_shapes=shapes, strict=False)
             program = program.run_decompositions({})
     except Exception as error:  # export raises its own and everybody else's errors; each means the same here
-        raise CaptureFailed(f"torch.export could not capture the model: {_first_line(error)}") from error
+        raise CaptureFailed(f"torch.export could not capture the model: {first_line(error, 200)}") from error
     return _read(program, wanted)
 
 
@@ -126,7 +125,7 @@ class _Marker(Visitor):
     def __init__(self, wanted: tuple[Point, ...]) -> None:
         self._index = {point: i for i, point in enumerate(wanted)}
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin(self, call: Call) -> None:
         pass
 
     def wants(self, point: Point) -> bool:
@@ -136,17 +135,12 @@ class _Marker(Visitor):
         return mark(value, self._index[point])
 
 
-def _without_cache(twin: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _without_cache(model: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Decoders return their key-value cache by default: of no use here, and not a tensor."""
-    config = getattr(twin, "config", None)
+    config = getattr(model, "config", None)
     return (
         {**kwargs, "use_cache": False} if getattr(config, "use_cache", False) and "use_cache" not in kwargs else kwargs
     )
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
 
 
 def _read(program: torch.export.ExportedProgram, wanted: tuple[Point, ...]) -> Captured:
@@ -178,7 +172,7 @@ def _read(program: torch.export.ExportedProgram, wanted: tuple[Point, ...]) -> C
         raise CaptureFailed("the exported graph has subgraphs (an autocast or control-flow region)")
     for point in wanted:
         if point not in marks:
-            raise CaptureFailed(f"{point.name}@{point.position} is not in the exported graph")
+            raise CaptureFailed(f"{point.address} is not in the exported graph")
     spec = program.call_spec.out_spec
     assert spec is not None
     results = [output[i] for i, kind in enumerate(signature.output_specs) if kind.kind.name == "USER_OUTPUT"]

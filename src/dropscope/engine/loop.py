@@ -1,55 +1,156 @@
-"""The plain loop: one placement, one batch, one pass after the other. Obviously right; faster ways must equal it."""
+"""The plain loop: one placement, one batch, one pass after the other. Obviously right; faster ways must equal it.
+
+With `fold`, several passes of a text batch run as one forward. Noise is keyed by pass and example, so that changes no
+mask. Owns how much runs at once then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dropscope.data import Batch
+from dropscope.device import free_bytes
+from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, quiet
 from dropscope.engine.session import Session, precise
-from dropscope.injection import SiteNoise, disturbed
+from dropscope.engine.summary import PlanSummary, summarise_loop
+from dropscope.injection import Noise, ResolvedPlacement
+from dropscope.model import probabilities
 from dropscope.statistics import PassStatistics
-from dropscope.tracing import Point
+
+log = logging.getLogger("dropscope")
+
+_PLACEMENTS_PER_UNIT = 10
+# Tokens at once: on a CPU what its caches hold (more is slower), on a GPU what keeps it busy.
+_CPU_TOKENS = 1024
+_CUDA_TOKENS = 1 << 19
+_LIVE_MAPS, _LIVE_STATES = 8, 24  # float32 values alive at the peak: per attention weight, per hidden unit
 
 
-@dataclass(frozen=True, eq=False)
-class Block:
-    """Some examples under some placements. `parts` pairs placement numbers `[v]` with statistics `[v, n, …]`."""
+class LoopEngine:
+    """The reference engine."""
 
-    batch: Batch
-    plain: Tensor  # [n, classes, …]
-    parts: list[tuple[np.ndarray, PassStatistics]]
+    name = "loop"
+
+    def __init__(
+        self,
+        session: Session,
+        placements: Sequence[ResolvedPlacement],
+        passes: int,
+        *,
+        fold: bool = False,
+        may_wait: bool | None = None,
+        reason: str = "",
+    ) -> None:
+        self.session, self.placements, self.passes = session, placements, passes
+        self.fold = fold
+        # Noise may wait for the sum and the norm behind it where a library's code, and nobody's own, is the model.
+        known = type(session.model).__module__.startswith("transformers.")
+        self.may_wait = fold and known if may_wait is None else may_wait
+        self.reason = reason  # why it runs, where something faster was asked for
+
+    def units(self, bytes_per_placement: int = 0) -> list[WorkUnit]:
+        numbers = range(len(self.placements))
+        each = _PLACEMENTS_PER_UNIT
+        return [WorkUnit(tuple(numbers[i : i + each])) for i in range(0, len(numbers), each)]
+
+    def only(self, numbers: Sequence[int]) -> list[WorkUnit]:
+        return [WorkUnit(tuple(numbers))] if numbers else []
+
+    def statistics(self, number: int, needs: Collection[str], tick: Tick = quiet) -> Iterator[StatisticsBlock]:
+        return self.run(WorkUnit((number,)), needs, tick)
+
+    def run(self, unit: WorkUnit, needs: Collection[str], tick: Tick = quiet) -> Iterator[StatisticsBlock]:
+        for batch in self.session.data.batches:
+            with torch.no_grad(), precise():
+                plain = self.session.plain(batch)
+                chunks = []
+                for number in unit.numbers:
+                    kept = PassStatistics(needs, plain.movedim(1, -1))
+                    for block in self.samples(number, batch, range(self.passes), tick):
+                        for p in block.probabilities:
+                            kept.update(p.movedim(1, -1).unsqueeze(0))
+                    chunks.append((np.array([number]), kept))
+            yield StatisticsBlock(batch, plain, chunks)
+
+    def samples(self, number: int, batch: Batch, passes: range, tick: Tick = quiet) -> Iterator[PassBlock]:
+        resolved = self.placements[number]
+        at_once = self._passes_at_once(batch, resolved)
+        batch = self._with_device_keys(batch) if self.fold else batch
+        with self.session.disturbed(resolved, self.may_wait) as noise:
+            first = passes.start
+            while first < passes.stop:
+                count = min(at_once, passes.stop - first)
+                try:
+                    with torch.no_grad(), precise():
+                        p = self._forward(noise, batch, first, count)
+                except torch.OutOfMemoryError:
+                    if count == 1:
+                        raise
+                    torch.cuda.empty_cache()
+                    at_once = max(1, count // 2)
+                    log.warning("out of memory: going on with %s passes at once", at_once)
+                    continue
+                yield PassBlock(slice(0, batch.n), first, p)
+                tick(count * batch.n)
+                first += count
+
+    def _forward(self, noise: Noise, batch: Batch, first: int, count: int) -> Tensor:
+        session = self.session
+        call = batch.call.to(session.device)
+        if not self.fold:
+            noise.at(pass_=first, ids=batch.keys)
+            return session.forward(call).unsqueeze(0)
+        numbers = torch.arange(first, first + count, device=session.device).repeat_interleave(batch.n)
+        noise.at(pass_=numbers, ids=batch.keys.repeat(count))
+        folded = call.repeat(count)
+        p = probabilities(session.running(*folded.args, **folded.kwargs), session.outputs, check=False)
+        return p.reshape(count, batch.n, *p.shape[1:])
+
+    def _with_device_keys(self, batch: Batch) -> Batch:
+        """Keys where the masks are made: to move them there for every site would wait for the device every time."""
+        keys = torch.zeros_like(batch.keys) if self.session.masks == "per_pass" else batch.keys
+        return replace(batch, keys=keys.to(self.session.device))
+
+    def _passes_at_once(self, batch: Batch, resolved: ResolvedPlacement) -> int:
+        # A value that all examples share (DeBERTa's relative positions) has one mask per pass: one forward, one pass.
+        shared = any(spec.layout.batch_dim is None for spec in resolved.values())
+        lengths = batch.lengths if self.fold and not shared else None
+        if lengths is None:
+            return 1
+        width = int(batch.call.kwargs["attention_mask"].shape[1])
+        return max(1, rows_at_once(self.session.model, width, self.session.device) // batch.n)
+
+    def equivalent(self, number: int) -> int:
+        return number
+
+    def cost(self, number: int) -> float:
+        return float(self.passes)
+
+    def compile(self, asked: bool | None) -> bool:
+        return False
+
+    def summary(self) -> PlanSummary:
+        return summarise_loop(self, self.reason)
 
 
-def run_reference(
-    setting: Session,
-    lives: Sequence[dict[Point, SiteNoise]],
-    passes: int,
-    needs: Collection[str],
-    tick: Callable[[int], None] = lambda predictions: None,
-) -> Iterator[Block]:
-    """Statistics of every placement in `lives` on every batch, pass by pass."""
-    for batch in setting.data.batches:
-        with torch.no_grad(), precise():
-            plain = setting.plain(batch)
-            parts = []
-            for number, live in enumerate(lives):
-                kept = PassStatistics(needs, plain.movedim(1, -1))
-                for p in passes_of(setting, live, batch, passes):
-                    kept.update(p.movedim(1, -1).unsqueeze(0))
-                    tick(batch.n)
-                parts.append((np.array([number]), kept))
-        yield Block(batch, plain, parts)
+def rows_at_once(model: nn.Module, length: int, device: torch.device) -> int:
+    """How many (pass, text) pairs of so many tokens fit: within memory, and within what pays."""
+    config: Any = getattr(model, "config", None)
+    hidden = int(getattr(config, "hidden_size", 768))
+    heads = int(getattr(config, "num_attention_heads", 12))
+    row = 4 * length * (_LIVE_STATES * hidden + _LIVE_MAPS * heads * length)
+    tokens = _CUDA_TOKENS if device.type == "cuda" else _CPU_TOKENS
+    return max(1, min(tokens // length, free_bytes(device) // row))
 
 
-def passes_of(setting: Session, live: dict[Point, SiteNoise], batch: Batch, passes: int) -> Iterator[Tensor]:
-    """The probabilities of each pass of one placement on one batch."""
-    args, kwargs = setting.on_device(batch)
-    with disturbed(setting.model, live, setting.site_map, setting.seed, setting.masks) as noise:
-        for number in range(passes):
-            noise.at(pass_=number, ids=batch.keys)
-            yield setting.call(args, kwargs)
+def folds(session: Session) -> bool:
+    """Whether passes of these texts may run as one forward: a Hugging Face model on right-padded tokens."""
+    known = hasattr(session.model, "config") and hasattr(session.model.config, "num_attention_heads")
+    return known and all(batch.lengths is not None for batch in session.data.batches)

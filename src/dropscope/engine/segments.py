@@ -1,4 +1,4 @@
-"""Pieces of a captured graph as functions on rows: the plain trunk, and what runs between one noise and the next.
+"""Segments of a captured graph as functions on rows: the plain trunk, and what runs between one noise and the next.
 
 Rows are (variant, pass, example) with the example fastest. Owns how a value of fewer rows joins one of more: a plain
 value is spread over variants and passes, an earlier variant's is selected for its children, and only where they meet.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy
 import torch
@@ -77,13 +77,32 @@ def _times(factor: Tensor, rows: Tensor) -> Tensor:
     return factor.mul_(rows) if factor.shape == shape and factor.dtype == rows.dtype else factor * rows
 
 
+class SegmentNoise(NamedTuple):
+    """The noise at the entry of a segment: the first arguments of its function, in this order."""
+
+    rows: int  # variants × passes × examples
+    copies: int  # variants × passes
+    uniform: Tensor
+    level: Tensor
+    gain: Tensor
+    parent: Any  # see `disturb_rows`
+
+
+@dataclass(frozen=True)
+class Read:
+    """A value that a segment reads: plain where `level` is None, else of an earlier level."""
+
+    node: fx.Node
+    level: int | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Segment:
-    """A function on rows, called by name: the entry value with its noise, plain values, earlier values → `outputs`."""
+    """A function on rows. Its arguments: `SegmentNoise`, the entry value, then for each of `reads` the value, and for
+    an earlier level's also how many variants it holds and which of them are chosen. It returns `outputs`."""
 
     module: nn.Module
-    plain: tuple[fx.Node, ...]  # read from the trunk
-    earlier: tuple[tuple[fx.Node, int], ...]  # read from an earlier level: (value, level)
+    reads: tuple[Read, ...]
     outputs: tuple[fx.Node, ...]
 
 
@@ -97,7 +116,7 @@ def trunk(plan: Plan) -> Segment:
     outputs = (*wanted, *(n for n in pytree.tree_leaves(captured.output) if isinstance(n, fx.Node)))
     result = tuple(build.at_feed_size(node) for node in outputs)
     build.graph.output(result)
-    return Segment(build.module(), (), (), outputs)
+    return Segment(build.module(), (), outputs)
 
 
 def _plain_reads(plan: Plan) -> list[fx.Node]:
@@ -134,9 +153,9 @@ def segment(plan: Plan, first: int, index: int) -> Segment:
     inside = plan.stochastic(first)
     born = {node: i for i in range(first, index) for node in (*plan.segment(first, i), plan.steps[i].node)}
     build = _Builder(captured)
-    rows, copies = build.graph.placeholder("rows"), build.graph.placeholder("copies")
-    uniform, level, gain, parent = (build.graph.placeholder(name) for name in ("uniform", "level", "gain", "parent"))
-    build.rows, build.copies = rows, copies
+    arguments: list[Any] = [build.graph.placeholder(name) for name in SegmentNoise._fields]
+    noise = SegmentNoise(*arguments)
+    build.rows, build.copies = noise.rows, noise.copies
     build.stochastic_levels = {
         node: i for node, i in born.items() if node in inside or node in {s.node for s in plan.steps[first:index]}
     }
@@ -144,13 +163,13 @@ def segment(plan: Plan, first: int, index: int) -> Segment:
     dim, folded = captured.batch(step.node) or (0, 1)
     units = _unit_tail(step, captured)
     build.env[step.node] = build.graph.call_function(
-        disturb_rows, (entry, dim, folded, units, step.noise, uniform, level, gain, parent)
+        disturb_rows, (entry, dim, folded, units, step.noise, noise.uniform, noise.level, noise.gain, noise.parent)
     )
     for node in nodes:
         build.copy(node)
     outputs = _outputs(plan, first, index, nodes)
     build.graph.output(tuple(build.env[node] for node in outputs))
-    return Segment(build.module(), tuple(build.plain), tuple(build.earlier), outputs)
+    return Segment(build.module(), tuple(build.reads), outputs)
 
 
 def _unit_tail(step: Step, captured: Captured) -> tuple[int, ...]:
@@ -192,10 +211,9 @@ class _Builder:
         self.captured = captured
         self.graph = fx.Graph()
         self.env: dict[fx.Node, Any] = {}
-        self.rows: fx.Node | None = None  # None: the size of the feeds
-        self.copies: fx.Node | None = None
-        self.plain: list[fx.Node] = []
-        self.earlier: list[tuple[fx.Node, int]] = []
+        self.rows: Any = None  # None: the size of the feeds
+        self.copies: Any = None
+        self.reads: list[Read] = []
         self.stochastic_levels: Mapping[fx.Node, int] = {}
         self._tensors: dict[str, Any] = {}
 
@@ -256,19 +274,20 @@ class _Builder:
             self.copy(node)
         elif node in self.stochastic_levels:
             level = self.stochastic_levels[node]
-            self.earlier.append((node, level))
-            held = self.graph.placeholder(f"earlier_{len(self.earlier)}")
-            variants, chosen = (
-                self.graph.placeholder(f"{what}_{len(self.earlier)}") for what in ("variants", "chosen")
-            )
+            self.reads.append(Read(node, level))
+            held, variants, chosen = (self._placeholder(what) for what in ("earlier", "variants", "chosen"))
             dim = (self.captured.batch(node) or (0, 1))[0]
             self.env[node] = self.graph.call_function(select, (held, dim, variants, chosen))
         else:
-            self.plain.append(node)
-            held = self.graph.placeholder(f"plain_{len(self.plain)}")
+            self.reads.append(Read(node))
+            held = self._placeholder("plain")
             batch = self.captured.batch(node)
             self.env[node] = held if batch is None else self.graph.call_function(spread, (held, batch[0], self.copies))
         return self.env[node]
+
+    def _placeholder(self, what: str) -> fx.Node:
+        """The next argument of the function: reads come in the order of `reads`."""
+        return self.graph.placeholder(f"{what}_{len(self.reads)}")
 
     def _size(self, expr: sympy.Expr | int) -> Any:
         if isinstance(expr, int) or not expr.free_symbols:

@@ -1,4 +1,4 @@
-"""What every run starts from: the model ready on its device, the data read, the sites known, every argument checked.
+"""The session every run starts from: the model on its device, the data read, the sites known, every argument checked.
 
 Owns the checks that come before any work, and the one way a model is called on a batch. Nothing is run twice for them.
 """
@@ -7,26 +7,41 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dropscope.checks import check_seed
-from dropscope.data import Batch, Data, check_labels, read_data
+from dropscope.checks import check_choice, check_seed
+from dropscope.data import Batch, Data, Keys, check_labels, read_data
 from dropscope.device import as_device
-from dropscope.errors import BadInput
-from dropscope.injection import SiteMap, SiteNoise, disturbed, examine, resolve
-from dropscope.model import Outputs, copied, device_of, moved, probabilities, state_kept, take, taken, unwrap
+from dropscope.errors import BadInput, Phrase
+from dropscope.injection import (
+    MASKS,
+    Audit,
+    Audited,
+    Noise,
+    ResolvedPlacement,
+    SiteMap,
+    audit_resolved,
+    audit_union,
+    disturbed,
+    examine,
+    resolve,
+)
+from dropscope.model import Call, Outputs, accepted, device_of, probabilities, state_kept, unwrap
 from dropscope.placement import Placement, as_placement
-from dropscope.tracing import Point
+
+PRECISIONS = ("fp32", "bf16")
 
 
 @dataclass(frozen=True, eq=False)
 class Session:
-    model: nn.Module
+    """A model and its data, checked."""
+
+    model: nn.Module  # sites and audits are its
     data: Data
     site_map: SiteMap
     outputs: Outputs
@@ -36,27 +51,49 @@ class Session:
     classes: int
     dense: bool  # a prediction per voxel, pixel or label, not per example
     ignore_label: int | None = None  # marks what has no label
+    half: nn.Module | None = None  # a copy in bf16, which then runs the passes
 
-    def on_device(self, batch: Batch) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return moved(batch.args, batch.kwargs, self.device)
+    @property
+    def running(self) -> nn.Module:
+        """The model that runs the passes."""
+        return self.model if self.half is None else self.half
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    @property
+    def precision(self) -> str:
+        return "fp32" if self.half is None else "bf16"
+
+    def forward(self, call: Call) -> Tensor:
         """Probabilities [examples, classes, …] of one forward, noise or none, as the open context has it."""
-        args, kwargs = copied(args, kwargs)
-        return probabilities(self.model(*args, **kwargs), self.outputs)
+        return probabilities(call.run(self.running), self.outputs)
+
+    def disturbed(self, resolved: ResolvedPlacement, may_wait: bool = False) -> AbstractContextManager[Noise]:
+        return disturbed(self.running, resolved, self.site_map, self.seed, self.masks, may_wait)
 
     def plain(self, batch: Batch) -> Tensor:
-        with disturbed(self.model, {}, self.site_map):
-            return self.call(*self.on_device(batch))
+        with self.disturbed({}):
+            return self.forward(batch.call.to(self.device))
 
-    def resolve(self, placements: Sequence[Placement | str]) -> list[dict[Point, SiteNoise]]:
+    def resolve(self, placements: Sequence[Placement | str]) -> list[ResolvedPlacement]:
         return [resolve(as_placement(placement), self.site_map) for placement in placements]
+
+    def audit(self, resolved: ResolvedPlacement, placement: Placement | str) -> Audit:
+        """Raises `AuditFailed` where the placement does not take effect on the first examples."""
+        with precise():
+            return audit_resolved(self._audited(), resolved, as_placement(placement)).raise_if_failed()
+
+    def audit_all(self, resolved: Sequence[ResolvedPlacement], placements: Sequence[Placement]) -> None:
+        """As `audit`, for every point of many placements once."""
+        with precise():
+            audit_union(self._audited(), resolved, placements)
+
+    def _audited(self) -> Audited:
+        return Audited(self.model, self.site_map, self.data.batches[0].call.to(self.device), self.seed)
 
     def with_data(self, data: Data) -> Session:
         return replace(self, data=data)
 
 
-def prepare(
+def open_session(
     model: nn.Module,
     data: Any,
     *,
@@ -68,44 +105,48 @@ def prepare(
     batch_size: int = 256,
     device: str | torch.device | None = None,
     precision: str = "fp32",
-    keys: Any = None,
+    keys: Keys | None = None,
     ignore_label: int | None = None,
 ) -> Session:
     """Reads and checks everything; raises `BadInput` before any pass is run."""
     model = unwrap(model)
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-        raise BadInput("passes run at the stated precision", "autocast", "on", "leave the autocast context")
-    if precision != "fp32":
-        raise BadInput("precision is fp32", "precision", precision, "write precision='fp32'")
-    if masks not in ("per_example", "per_pass"):
-        raise BadInput("masks are drawn per_example or per_pass", "masks", masks, "write masks='per_example'")
+        what, remedy = "passes must run at the stated precision", "leave the autocast context"
+        raise BadInput(what, "precision", Phrase("an autocast that is on"), remedy)
+    check_choice(precision, "precision", PRECISIONS)
+    check_choice(masks, "masks", MASKS)
     check_seed(seed)
     where = device_of(model)
     if device is not None and as_device(device) != where:
-        model, where = copy.deepcopy(model).to(as_device(device)), as_device(device)
-    read = data if isinstance(data, Data) else read_data(data, ids=ids, groups=groups, batch_size=batch_size, keys=keys)
-    first = read.batches[0]
-    some = take(*moved(first.args, first.kwargs, where), range(min(2, first.n)))
-    site_map, shown = _seen(model, *some, outputs)
+        where = as_device(device)
+        model = copy.deepcopy(model).to(where)
+    if not isinstance(data, Data):
+        data = read_data(data, ids=ids, groups=groups, batch_size=batch_size, keys=keys)
+    first = data.batches[0]
+    few = first.call.to(where).take(range(min(2, first.n)))
+    site_map, shown = _examined(model, few, outputs)
     if len(shown) != min(2, first.n):
         remedy = "return one row per example along axis 0"
-        raise BadInput("the output has a row per example", "its shape", tuple(shown.shape), remedy)
-    labels = [batch.labels for batch in read.batches if batch.labels is not None]
+        received = Phrase(f"an output of shape {tuple(shown.shape)} for {min(2, first.n)} examples")
+        raise BadInput("model must return a row per example", "model", received, remedy)
+    labels = [batch.labels for batch in data.batches if batch.labels is not None]
     for part in labels:
         check_labels(part, shown.shape[1], ignore_label)
     if labels and labels[0].shape[1:] != shown.shape[2:]:
-        remedy = "one class index per prediction: [N] for classification, [N, *spatial] for dense outputs"
-        raise BadInput("labels have the shape of the predictions", "labels", tuple(labels[0].shape), remedy)
-    return Session(model, read, site_map, outputs, where, seed, masks, shown.shape[1], shown.dim() > 2, ignore_label)
+        remedy = "pass one class index per prediction: [N] for classification, [N, *spatial] for dense outputs"
+        received = Phrase(f"shape {tuple(labels[0].shape)}")
+        raise BadInput("labels must have the shape of the predictions", "labels", received, remedy)
+    half = copy.deepcopy(model).to(torch.bfloat16) if precision == "bf16" else None
+    classes, dense = shown.shape[1], shown.dim() > 2
+    return Session(model, data, site_map, outputs, where, seed, masks, classes, dense, ignore_label, half)
 
 
-def _seen(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Outputs) -> tuple[SiteMap, Tensor]:
+def _examined(model: nn.Module, call: Call, outputs: Outputs) -> tuple[SiteMap, Tensor]:
     """The sites, and the probabilities of a plain forward."""
-    with taken(args, kwargs), torch.no_grad(), precise(), state_kept(model):
-        site_map = examine(model, args, kwargs)
-        own_args, own_kwargs = copied(args, kwargs)
+    with accepted(call), torch.no_grad(), precise(), state_kept(model):
+        site_map = examine(model, call)
         with disturbed(model, {}, site_map):
-            return site_map, probabilities(model(*own_args, **own_kwargs), outputs)
+            return site_map, probabilities(call.run(model), outputs)
 
 
 @contextmanager

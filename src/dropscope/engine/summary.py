@@ -1,35 +1,51 @@
-"""A plan in words: the tree, what is shared and merged, its cost against the naive run, memory, and the time to expect.
+"""Summaries of a plan: the tree, what is shared and merged, its cost against the naive run, memory, expected time.
 
-Owns the description. It runs nothing but one small block, to know how fast this machine is.
+Owns the description. It runs nothing except one small block, to know how fast this machine is.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dropscope.engine.cost import bytes_of, cost
-from dropscope.engine.loop import passes_of
-from dropscope.engine.session import Session, precise
-from dropscope.engine.shared import Forest, Shared
+from dropscope.engine.session import precise
 from dropscope.engine.tree import Plan
-from dropscope.injection import SiteNoise
 from dropscope.progress import format_count
-from dropscope.tracing import Point
+
+if TYPE_CHECKING:
+    from dropscope.engine.loop import LoopEngine
+    from dropscope.engine.shared import Forest, SharedEngine
 
 
 @dataclass(frozen=True)
-class Explanation:
-    """What a sweep will do."""
+class PlanSummary:
+    """What a sweep will do. Prints itself.
+
+    Attributes:
+        engine: "shared" or "loop".
+        reason: Why the loop runs, where it does.
+        placements: How many were asked for.
+        computed: How many are left after merging what is equal by mathematics.
+        passes: Passes per placement.
+        examples: Examples of the data.
+        tree: A line per site: how many variants reach it and leave it.
+        merged: What was merged.
+        multiply_adds: Of the whole run.
+        naive: Multiply-adds of one loop per placement.
+        bytes_moved: Bytes written by the whole run.
+        naive_bytes: Bytes written by one loop per placement.
+        memory: Bytes of values at the peak.
+        seconds: Expected time.
+    """
 
     engine: str
-    reason: str  # why the plain loop, where it is the plain loop
+    reason: str
     placements: int
-    computed: int  # after merging what is equal by mathematics
+    computed: int
     passes: int
     examples: int
     tree: tuple[str, ...]
@@ -38,7 +54,7 @@ class Explanation:
     naive: int
     bytes_moved: int
     naive_bytes: int
-    memory: int  # bytes at the peak, of values alone
+    memory: int
     seconds: float
 
     def __str__(self) -> str:
@@ -46,13 +62,14 @@ class Explanation:
         lines.append(
             f"{self.placements} placements × {self.passes} passes × {self.examples} examples, {self.computed} computed"
         )
-        if self.engine == "reference":
+        if self.engine == "loop":
             return "\n".join([*lines, f"expected time: {self.seconds:.1f} s"])
         lines += [f"  {line}" for line in self.tree]
         lines += [f"  merged: {line}" for line in self.merged]
         fewer = self.naive / max(self.multiply_adds, 1)
         lines.append(
-            f"multiply-adds: {format_count(self.multiply_adds)}, {fewer:.0f}× fewer than {format_count(self.naive)} of a loop"
+            f"multiply-adds: {format_count(self.multiply_adds)}, {fewer:.0f}× fewer than the {format_count(self.naive)}"
+            " of a loop"
         )
         less = self.naive_bytes / max(self.bytes_moved, 1)
         lines.append(
@@ -82,16 +99,16 @@ def describe(plan: Plan, passes: int, examples: int) -> dict[str, Any]:
     }
 
 
-def explain(shared: Shared) -> Explanation:
-    """The plan of a sweep, and its cost."""
-    forests = shared.forests(shared.setting.data.batches[0])
-    n = shared.setting.data.n
+def summarise_shared(shared: SharedEngine) -> PlanSummary:
+    """The plan of the shared engine, and its cost."""
+    forests = shared.forests(shared.session.data.batches[0])
+    n = shared.session.data.n
     parts = [describe(forest.plan, shared.passes, n) for forest in forests]
     totals = {key: sum(part[key] for part in parts) for key in ("multiply_adds", "naive", "bytes", "naive_bytes")}
-    return Explanation(
+    return PlanSummary(
         engine="shared",
         reason="",
-        placements=len(shared.lives),
+        placements=len(shared.placements),
         computed=sum(forest.plan.distinct for forest in forests),
         passes=shared.passes,
         examples=n,
@@ -106,19 +123,15 @@ def explain(shared: Shared) -> Explanation:
     )
 
 
-def explain_loop(setting: Session, lives: Sequence[dict[Point, SiteNoise]], passes: int) -> Explanation:
-    """The plain loop over placements and passes, timed on one batch."""
-    batch = setting.data.batches[0]
-    with torch.no_grad(), precise():
-        next(passes_of(setting, lives[0], batch, 1))
-        started = time.monotonic()
-        next(passes_of(setting, lives[0], batch, 1))
-        each = (time.monotonic() - started) / batch.n
-    total = len(lives) * passes * setting.data.n
-    reason = "the model or a placement cannot be captured; the log says why"
-    return Explanation(
-        "reference", reason, len(lives), len(lives), passes, setting.data.n, (), (), 0, 0, 0, 0, 0, total * each
-    )
+def summarise_loop(loop: LoopEngine, reason: str) -> PlanSummary:
+    """The loop over placements and passes, timed on one batch."""
+    data, count = loop.session.data, len(loop.placements)
+    batch = data.batches[0]
+    next(loop.samples(0, batch, range(1)))
+    started = time.monotonic()
+    next(loop.samples(0, batch, range(1)))
+    seconds = (time.monotonic() - started) / batch.n * count * loop.passes * data.n
+    return PlanSummary("loop", reason, count, count, loop.passes, data.n, (), (), 0, 0, 0, 0, 0, seconds)
 
 
 def _tree(forest: Forest) -> list[str]:
@@ -143,8 +156,8 @@ def _merged(plan: Plan) -> list[str]:
     for step in plan.steps:
         if len(step.points) > 1:
             lines.append(f"{step.name}: {', '.join(point.position for point in step.points)} are one place")
-    twins = len(plan.twin) - len(set(plan.twin.tolist()))
-    return [*lines, f"{twins} placements are another one by mathematics"] if twins else lines
+    merged = len(plan.leaf_of) - len(set(plan.leaf_of.tolist()))
+    return [*lines, f"{merged} placements are equal to another one by mathematics"] if merged else lines
 
 
 def _memory(forest: Forest) -> int:
@@ -160,17 +173,17 @@ def _memory(forest: Forest) -> int:
     return 2 * sum(held)
 
 
-def work_of(shared: Shared) -> int:
+def work_of(shared: SharedEngine) -> int:
     """Multiply-adds and bytes of everything there is to run: a matter of the plan, not of the machine."""
-    forests = shared.forests(shared.setting.data.batches[0])
-    parts = [describe(forest.plan, shared.passes, shared.setting.data.n) for forest in forests]
+    forests = shared.forests(shared.session.data.batches[0])
+    parts = [describe(forest.plan, shared.passes, shared.session.data.n) for forest in forests]
     return sum(part["multiply_adds"] + part["bytes"] for part in parts)
 
 
-def expected_seconds(shared: Shared, work: int | None = None) -> float:
+def expected_seconds(shared: SharedEngine, work: int | None = None) -> float:
     """One block of the largest unit, timed, scaled by the work (multiply-adds and bytes) that there is."""
-    units = [unit for unit in shared.units(100) if unit.subtrees]
-    forests = shared.forests(shared.setting.data.batches[0])
+    units = [unit for unit in shared.units_of(100) if unit.subtrees]
+    forests = shared.forests(shared.session.data.batches[0])
     if work is None:
         work = work_of(shared)
     if not units or not work:
@@ -178,9 +191,9 @@ def expected_seconds(shared: Shared, work: int | None = None) -> float:
     unit = max(units, key=lambda unit: len(unit.numbers))
     forest = forests[unit.forest]
     with torch.no_grad(), precise():
-        shared.one_block(unit, 1)
+        shared.time_block(unit, 1)
         started = time.monotonic()
-        done = shared.one_block(unit, min(forest.blocks.passes, shared.passes))
+        done = shared.time_block(unit, min(forest.blocks.passes, shared.passes))
         seconds = time.monotonic() - started
     part = 0
     for subtree in unit.subtrees:

@@ -1,12 +1,13 @@
-"""Placements × passes as a tree of shared work: which noise enters where, who shares what, what it costs. No tensors.
+"""The tree of shared work: which noise enters where, and which placements share what. No tensors.
 
 Two placements with the same noise up to a site have the same values there, so each step of the plan multiplies variants
-and never repeats a prefix. Owns the order of steps, the tree, twins by mathematics and the cost; `execute.py` runs it.
+and never repeats a prefix. Owns the order of steps, the tree, its pieces, and which placements are equal by
+mathematics. See `executor` for how it runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, fx
 
 from dropscope.engine.graph import Captured, CaptureFailed
-from dropscope.injection import SiteNoise
+from dropscope.injection import ResolvedPlacement, SiteNoise
 from dropscope.noise import Layout
 from dropscope.tracing import Point
 
@@ -68,7 +69,7 @@ class Plan:
     steps: tuple[Step, ...]
     subtrees: tuple[Subtree, ...]
     distinct: int  # placements that are computed
-    twin: NDArray[np.int64]  # placement → the number under which it is computed; −1 for the plain placement
+    leaf_of: NDArray[np.int64]  # placement → the number under which it is computed; −1 for the plain placement
     _known: dict[Any, Any] = field(default_factory=dict, repr=False)  # both functions are asked for every pair of steps
 
     def stochastic(self, first: int) -> frozenset[fx.Node]:
@@ -99,19 +100,19 @@ class Plan:
         return [node for node in self.captured.nodes if start < position[node] <= end and node in inside]
 
 
-def grow(captured: Captured, vectors: Sequence[Mapping[Point, SiteNoise]]) -> Plan:
+def grow(captured: Captured, vectors: Sequence[ResolvedPlacement]) -> Plan:
     """The plan for resolved placements, all of one noise and mask kind per site (see `styles`)."""
     steps = _steps(captured, vectors)
     where = {point: i for i, step in enumerate(steps) for point in step.points}
     choices = np.zeros((len(vectors), len(steps)), dtype=np.int64)
     for row, vector in enumerate(vectors):
-        for point, live in vector.items():
+        for point, spec in vector.items():
             column = where[point]
             if choices[row, column]:
                 raise CaptureFailed(f"{point.name} has noise at two positions that are one value in the graph")
-            choices[row, column] = steps[column].rates.index(live.rate)
-    distinct, twin = np.unique(choices, axis=0, return_inverse=True)
-    twin = twin.reshape(-1).astype(np.int64)
+            choices[row, column] = steps[column].rates.index(spec.rate)
+    distinct, leaf_of = np.unique(choices, axis=0, return_inverse=True)
+    leaf_of = leaf_of.reshape(-1).astype(np.int64)
     plain = np.all(distinct == 0, axis=1)
     number = np.cumsum(~plain) - 1
     return Plan(
@@ -119,43 +120,43 @@ def grow(captured: Captured, vectors: Sequence[Mapping[Point, SiteNoise]]) -> Pl
         tuple(steps),
         tuple(_subtrees(distinct[~plain])),
         int((~plain).sum()),
-        np.where(plain[twin], -1, number[twin]),
+        np.where(plain[leaf_of], -1, number[leaf_of]),
     )
 
 
-def _steps(captured: Captured, vectors: Sequence[Mapping[Point, SiteNoise]]) -> list[Step]:
+def _steps(captured: Captured, vectors: Sequence[ResolvedPlacement]) -> list[Step]:
     rates: dict[Point, set[float]] = {}
-    lives: dict[Point, SiteNoise] = {}
+    noises: dict[Point, SiteNoise] = {}
     for vector in vectors:
-        for point, live in vector.items():
-            rates.setdefault(point, set()).add(live.rate)
-            lives[point] = live
+        for point, spec in vector.items():
+            rates.setdefault(point, set()).add(spec.rate)
+            noises[point] = spec
     merged: dict[tuple[str, int, fx.Node, str, str], list[Point]] = {}
-    for point, live in lives.items():
-        where = point.name, point.call, _entry(captured, point, live), live.noise, live.mask
+    for point, spec in noises.items():
+        where = point.name, point.call, _entry(captured, point, spec), spec.noise, spec.mask
         merged.setdefault(where, []).append(point)
     steps = []
     for (name, call, node, _, _), points in merged.items():
-        live = lives[points[0]]
-        if live.layout.batch_dim is None or captured.batch(node) is None:
+        spec = noises[points[0]]
+        if spec.layout.batch_dim is None or captured.batch(node) is None:
             raise CaptureFailed(f"{name} has one value for all examples, which cannot be folded with the passes")
-        if live.noise == "alpha":
+        if spec.noise == "alpha":
             raise CaptureFailed(f"{name} has alpha dropout, which is no factor on its value")
-        if live.noise == "multinomial":
+        if spec.noise == "multinomial":
             raise CaptureFailed(f"{name} has multinomial noise, whose words differ from rate to rate")
         values = sorted({rate for point in points for rate in rates[point]})
-        steps.append(Step(name, call, node, live.noise, live.mask, live.layout, (0.0, *values), tuple(sorted(points))))
+        steps.append(Step(name, call, node, spec.noise, spec.mask, spec.layout, (0.0, *values), tuple(sorted(points))))
     return sorted(steps, key=lambda step: captured.position[step.node])
 
 
-def _entry(captured: Captured, point: Point, live: SiteNoise) -> fx.Node:
+def _entry(captured: Captured, point: Point, spec: SiteNoise) -> fx.Node:
     """The latest node at which this noise gives the same result: past what a non-negative factor commutes with.
 
     Before and after a ReLU are one place; a feature map's factor passes a pooling, which then runs once for all passes.
     """
     node = captured.marks[point]
-    non_negative = live.noise == "bernoulli"
-    maps = live.mask == "channel" and live.layout.channel_dim == 1  # pooling leaves dimension 1 alone, and no other
+    non_negative = spec.noise == "bernoulli"
+    maps = spec.mask == "channel" and spec.layout.channel_dim == 1  # pooling leaves dimension 1 alone, and no other
     while len(node.users) == 1:
         (user,) = node.users
         passes = (
@@ -188,7 +189,7 @@ def _over_maps(pooling: fx.Node, node: fx.Node) -> bool:
 
 
 def _other_site(captured: Captured, node: fx.Node, point: Point) -> bool:
-    return all(marked is not node or other[:2] != point[:2] for other, marked in captured.marks.items())
+    return all(marked is not node or other.site != point.site for other, marked in captured.marks.items())
 
 
 def _only_values(pool: fx.Node) -> bool:

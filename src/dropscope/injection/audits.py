@@ -1,14 +1,15 @@
-"""Does noise take effect where a placement asks for it, at the asked rate, and nowhere else?
+"""Audits: does noise take effect where a placement asks for it, at the asked rate, and nowhere else?
 
 Owns `audit` and its findings. It runs the model as `injected` does and judges only what it sees happen to values, so
-it catches a fault anywhere before it. Other people's loops are `watch.py`'s.
+it catches a fault anywhere before it. See `observer` for other people's loops.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,11 +17,11 @@ from torch import Tensor, nn
 
 from dropscope.errors import AuditFailed
 from dropscope.injection.families import ignored_fields
-from dropscope.injection.injector import disturbed
-from dropscope.injection.resolution import SiteNoise, resolve
+from dropscope.injection.injector import Noise, disturbed
+from dropscope.injection.resolution import ResolvedPlacement, SiteNoise, resolve
 from dropscope.injection.sites import SiteMap, examine
 from dropscope.injection.tally import Tally, disagreement, state_mark
-from dropscope.model import arguments, copied, count_examples, flat, state_kept, take, unwrap
+from dropscope.model import Call, output_tensors, state_kept, unwrap
 from dropscope.placement import Placement, as_placement
 from dropscope.tracing import Point
 
@@ -96,34 +97,42 @@ def audit(model: nn.Module, placement: Placement | str, example: Any, seed: int 
     """
     model = unwrap(model)
     placement = as_placement(placement)
-    args, kwargs = arguments(example)
-    site_map = examine(model, args, kwargs)
-    return audit_live(model, placement, resolve(placement, site_map), args, kwargs, site_map, seed)
+    call = Call.of(example)
+    site_map = examine(model, call)
+    return audit_resolved(Audited(model, site_map, call, seed), resolve(placement, site_map), placement)
 
 
-def audit_live(
-    model: nn.Module,
-    placement: Placement,
-    live: dict[Point, SiteNoise],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    site_map: SiteMap,
-    seed: int = 0,
-) -> Audit:
-    """`audit` for values already resolved; of the examples given, the first eight are run."""
-    size = min(_EXAMPLES, count_examples(args, kwargs))
-    args, kwargs = take(args, kwargs, range(size))
+@dataclass(frozen=True, eq=False)
+class Audited:
+    """What an audit runs: a model whose sites are known, on some examples, under one seed."""
+
+    model: nn.Module
+    site_map: SiteMap
+    call: Call
+    seed: int = 0
+
+    def forward(self) -> list[Tensor]:
+        return output_tensors(self.call.run(self.model))
+
+    def disturbed(self, resolved: ResolvedPlacement) -> AbstractContextManager[Noise]:
+        return disturbed(self.model, resolved, self.site_map, self.seed)
+
+
+def audit_resolved(audited: Audited, resolved: ResolvedPlacement, placement: Placement) -> Audit:
+    """`audit` for a placement already resolved; the first eight of the examples are run."""
+    model, site_map = audited.model, audited.site_map
+    audited = replace(audited, call=audited.call.take(range(min(_EXAMPLES, audited.call.examples))))
     before, state = state_mark(model), torch.get_rng_state()
     with torch.no_grad(), state_kept(model):
-        tallies, outputs = _noisy(model, live, seed, args, kwargs, site_map)
-        effects = _effects(model, live, seed, args, kwargs, site_map)
+        tallies, outputs = _tallied(audited, resolved)
+        effects = _effects(audited, resolved)
         problems = [f"{name} moved" for name, mark in state_mark(model).items() if before.get(name) != mark]
-    remarks = list(_remarks(placement, live, site_map))
+    remarks = list(_remarks(placement, resolved, site_map))
     if not torch.equal(state, torch.get_rng_state()):
         torch.set_rng_state(state)
         if not site_map.nondeterministic:  # a LayerDrop that draws in eval too, and then drops nothing
             remarks.append("the model draws from torch's global random state, without effect on a plain pass")
-    if live and not _vary(outputs) and _must_vary(live, tallies):
+    if resolved and not _vary(outputs) and _must_vary(resolved, tallies):
         problems.append("the outputs of different passes are identical")
     for field, rate in ignored_fields(getattr(model, "config", None)).items():
         name = type(model.config).__name__
@@ -131,19 +140,43 @@ def audit_live(
     if site_map.nondeterministic:
         problems.append("two plain passes differ: there is randomness that no site stands for")
     findings = tuple(
-        _finding(point, spec, tallies.get(point), effects.get(point), len(live)) for point, spec in live.items()
+        _finding(point, spec, tallies.get(point), effects.get(point), len(resolved)) for point, spec in resolved.items()
     )
     return Audit(placement, findings, tuple(problems), tuple(remarks))
 
 
-def _noisy(
-    model: nn.Module,
-    live: dict[Point, SiteNoise],
-    seed: int,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    site_map: SiteMap,
-) -> tuple[dict[Point, Tally], list[list[Tensor]]]:
+def audit_union(audited: Audited, resolved: Sequence[ResolvedPlacement], placements: Sequence[Placement]) -> None:
+    """Audits every point, noise and mask of many placements once, and raises `AuditFailed` where one fails.
+
+    Two positions of one site share their mask, so each is tried in a union of its own. Of several rates the one nearest
+    to a half is tried: few examples tell most there, whatever the order of the placements.
+    """
+    unions: list[ResolvedPlacement] = []
+    sites: list[dict[tuple[str, int], Point]] = []
+    asked_by: list[dict[Point, Placement]] = []
+    for one, placement in zip(resolved, placements, strict=True):
+        for point, spec in one.items():
+            fitting = (
+                i
+                for i, (union, site) in enumerate(zip(unions, sites, strict=True))
+                if site.get(point.site, point) == point and union.get(point, spec).style == spec.style
+            )
+            number = next(fitting, len(unions))
+            if number == len(unions):
+                unions.append({})
+                sites.append({})
+                asked_by.append({})
+            kept = unions[number].get(point)
+            if kept is None or abs(spec.rate - 0.5) < abs(kept.rate - 0.5):
+                unions[number][point], asked_by[number][point] = spec, placement
+            sites[number][point.site] = point
+    for union, by in zip(unions, asked_by, strict=True):
+        result = audit_resolved(audited, union, next(iter(by.values())))
+        failed = [point for point, finding in zip(union, result.findings, strict=True) if not finding.ok]
+        replace(result, placement=by[failed[0]] if failed else result.placement).raise_if_failed()
+
+
+def _tallied(audited: Audited, resolved: ResolvedPlacement) -> tuple[dict[Point, Tally], list[list[Tensor]]]:
     tallies: dict[Point, Tally] = {}
 
     def watch(point: Point, spec: SiteNoise, before: Tensor, after: Tensor, keys: Tensor) -> None:
@@ -154,52 +187,30 @@ def _noisy(
             tally.add(before, after, spec.mask, spec.layout)
 
     outputs = []
-    with disturbed(model, live, site_map, seed) as noise:
+    with audited.disturbed(resolved) as noise:
         noise.watcher = watch
         for number in range(_PASSES):
             noise.at(pass_=number)
-            outputs.append(_called(model, args, kwargs))
+            outputs.append(audited.forward())
     return tallies, outputs
 
 
-def _effects(
-    model: nn.Module,
-    live: dict[Point, SiteNoise],
-    seed: int,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    site_map: SiteMap,
-) -> dict[Point, bool]:
+def _effects(audited: Audited, resolved: ResolvedPlacement) -> dict[Point, bool]:
     """Whether the output moves when one site alone is live, site by site."""
-    if len(live) > _EFFECTS_AT_MOST:
+    if len(resolved) > _EFFECTS_AT_MOST:
         return {}
-    with disturbed(model, {}, site_map):
-        plain = _called(model, args, kwargs)
-    return {point: _moves(model, point, spec, seed, args, kwargs, site_map, plain) for point, spec in live.items()}
+    with audited.disturbed({}):
+        plain = audited.forward()
+    return {point: _moves(audited, {point: spec}, plain) for point, spec in resolved.items()}
 
 
-def _moves(
-    model: nn.Module,
-    point: Point,
-    spec: SiteNoise,
-    seed: int,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    site_map: SiteMap,
-    plain: list[Tensor],
-) -> bool:
-    with disturbed(model, {point: spec}, site_map, seed) as noise:
+def _moves(audited: Audited, alone: ResolvedPlacement, plain: list[Tensor]) -> bool:
+    with audited.disturbed(alone) as noise:
         for number in range(_PASSES):
             noise.at(pass_=number)
-            noisy = _called(model, args, kwargs)
-            if any(not torch.equal(a, b) for a, b in zip(noisy, plain, strict=True)):
+            if any(not torch.equal(a, b) for a, b in zip(audited.forward(), plain, strict=True)):
                 return True
     return False
-
-
-def _called(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    args, kwargs = copied(args, kwargs)
-    return flat(model(*args, **kwargs))
 
 
 def _vary(outputs: list[list[Tensor]]) -> bool:
@@ -207,19 +218,19 @@ def _vary(outputs: list[list[Tensor]]) -> bool:
     return any(not torch.equal(a, b) for later in outputs[1:] for a, b in zip(first, later, strict=True))
 
 
-def _must_vary(live: dict[Point, SiteNoise], tallies: dict[Point, Tally]) -> bool:
+def _must_vary(resolved: ResolvedPlacement, tallies: dict[Point, Tally]) -> bool:
     """Whether passes without a difference are no accident: at low rates and few units it can be that none drops."""
     dropping = [
         (spec.rate, tallies[point].units)
-        for point, spec in live.items()
+        for point, spec in resolved.items()
         if point in tallies and spec.noise in ("bernoulli", "alpha")
     ]
     none_dropped = sum(units * math.log1p(-rate) for rate, units in dropping)
-    return len(dropping) < len(live) or none_dropped < math.log(_BY_ACCIDENT)
+    return len(dropping) < len(resolved) or none_dropped < math.log(_BY_ACCIDENT)
 
 
 def _finding(point: Point, spec: SiteNoise, tally: Tally | None, effect: bool | None, sites: int) -> Finding:
-    name = f"{point.name}{f'#{point.call}' if point.call else ''}@{point.position}"
+    name = point.address
     if tally is None:
         return Finding(name, spec.noise, spec.rate, None, 0, False, effect, "it did not fire")
     measured = tally.rate
@@ -231,11 +242,11 @@ def _finding(point: Point, spec: SiteNoise, tally: Tally | None, effect: bool | 
     return Finding(name, spec.noise, spec.rate, measured, tally.units, True, effect, problem)
 
 
-def _remarks(placement: Placement, live: dict[Point, SiteNoise], site_map: SiteMap) -> Iterable[str]:
+def _remarks(placement: Placement, resolved: ResolvedPlacement, site_map: SiteMap) -> Iterable[str]:
     yield from (f"{name} is a dropout that is never called" for name in site_map.dead)
     yield from (f"{name} runs in eval mode too: it is switched off here" for name in site_map.always_on)
     if placement.own:
         yield from (f"not reproduced by 'own': {text}" for text in site_map.unreachable)
         roles = {Point(s.module, s.call, p): s.role for s in site_map.sites for p in s.positions}
-        if live and all(roles.get(point) == "head" for point in live):
+        if resolved and all(roles.get(point) == "head" for point in resolved):
             yield "the only live dropout is in the classifier head: the body of the model stays deterministic"

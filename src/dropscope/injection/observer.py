@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from dropscope.errors import AuditFailed
 from dropscope.injection.sites import examine
 from dropscope.injection.tally import Tally, disagreement, state_mark
-from dropscope.model import example_keys, flat, take, unwrap
-from dropscope.tracing import About, OwnDropout, Point, Visitor, dropout_rate, keeps_running_statistics, walking
+from dropscope.model import Call, output_tensors, unwrap
+from dropscope.tracing import About, OwnDropout, Point, Visitor, dropout_rate, keeps_running_statistics, trace
 
 
 @dataclass
@@ -121,7 +121,7 @@ def watch(model: nn.Module) -> Iterator[Watch]:
     before = state_mark(model)
     tail = model.register_forward_hook(observer.finished, with_kwargs=True)
     try:
-        with walking(model, observer):
+        with trace(model, observer):
             yield seen
     finally:
         tail.remove()
@@ -129,24 +129,24 @@ def watch(model: nn.Module) -> Iterator[Watch]:
 
 
 class _Observer(Visitor):
-    """A visitor that lets everything run and writes down what it did."""
+    """A visitor that lets everything run and notes what it did."""
 
     def __init__(self) -> None:
         self.found: dict[str, SeenDropout] = {}
         self.examples: dict[int, Tensor] = {}
-        self.example_input: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.example: Call | None = None
         self.repeated = self.differed = False
         self.forwards = 0
         self._keys: Tensor | None = None
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin(self, call: Call) -> None:
         self.forwards += 1
         self._keys = None
         try:
             with torch._C.DisableTorchFunction():
-                self._keys = example_keys(args, kwargs)
-                if self.example_input is None:
-                    self.example_input = take(args, kwargs, [0, min(1, len(self._keys) - 1)])
+                self._keys = call.keys()
+                if self.example is None:
+                    self.example = call.take([0, min(1, len(self._keys) - 1)])
         except (RuntimeError, ValueError):
             pass  # inside vmap, or without a tensor: the outputs of one example cannot be followed
 
@@ -170,7 +170,7 @@ class _Observer(Visitor):
                 seen.tally.add(before, after, "element", None)
 
     def finished(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        values = [value for value in flat(output) if value.is_floating_point()]
+        values = [value for value in output_tensors(output) if value.is_floating_point()]
         if self._keys is None or not values or values[0].dim() == 0 or values[0].shape[0] != len(self._keys):
             return
         if _inside_vmap(values[0]):
@@ -198,8 +198,8 @@ def _report(seen: Watch, observer: _Observer, model: nn.Module, before: dict[str
     moved = [name for name, mark in state_mark(model).items() if before.get(name) != mark]
     seen.batchnorm_moved = sorted({name.rpartition(".")[0] for name in moved} & running)
     found = dict(observer.found)
-    if observer.example_input is not None:
-        site_map = examine(model, *observer.example_input)
+    if observer.example is not None:
+        site_map = examine(model, observer.example)
         for point, own in site_map.own.items():
             entry = found.setdefault(_name(point), SeenDropout(_name(point), own.rate))
             entry.rate = max(entry.rate, own.rate)

@@ -1,4 +1,4 @@
-"""A placement meets a model: texts and groups become the live values of that model, each with its rate, noise and mask.
+"""Placements resolved on a model: texts and groups become points, each with its rate, noise and mask.
 
 Owns what `attention`, `last`, `own` … mean, and refuses what names nothing. An explicit call wins over a site, a site
 over a group, a group over `own`. It runs nothing.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from dropscope.errors import BadInput, nearest
-from dropscope.injection.sites import Site, SiteMap
+from dropscope.errors import BadInput, Phrase, nearest
+from dropscope.injection.roles import Site
+from dropscope.injection.sites import SiteMap
 from dropscope.noise import Layout, multinomial_draws
 from dropscope.placement import GROUPS, Own, Placement, Term
 from dropscope.tracing import Point
@@ -20,31 +22,35 @@ _ALL = ("conv", "linear", "ffn", "recurrent")
 
 @dataclass(frozen=True)
 class SiteNoise:
-    """Noise on one value: everything `noise.disturb` needs but the keys."""
+    """Noise at one point: everything `noise.disturb` needs except the keys."""
 
     rate: float
     noise: str
     mask: str
     layout: Layout
 
+    @property
+    def style(self) -> tuple[str, str]:
+        """What placements must share at a point to be planned together."""
+        return self.noise, self.mask
 
-def resolve(placement: Placement, site_map: SiteMap) -> dict[Point, SiteNoise]:
+
+ResolvedPlacement: TypeAlias = dict[Point, SiteNoise]  # in call order; empty for the plain placement
+
+
+def resolve(placement: Placement, site_map: SiteMap) -> ResolvedPlacement:
     """Every point of the model that gets noise under `placement`, in call order; empty for the plain placement."""
-    live: dict[Point, SiteNoise] = {}
+    resolved: ResolvedPlacement = {}
     for own in sorted(placement.own, key=lambda o: o.group is not None):
-        live.update(_own(own, site_map))
+        resolved.update(_own(own, site_map))
     for term in sorted(placement.terms, key=lambda t: (not _is_group(t, site_map), t.call is not None)):
         for point in _points(term, site_map):
-            live[point] = _live(point, term.rate, placement.noise, placement.mask, site_map)
-    live = {point: live[point] for point in site_map.values if point in live and live[point].rate > 0}
-    if not live and not placement.is_none:
-        raise BadInput(
-            "a placement needs at least one live site",
-            "placement",
-            str(placement),
-            "raise a rate above 0, or write 'none'",
-        )
-    return live
+            resolved[point] = _site_noise(point, term.rate, placement.noise, placement.mask, site_map)
+    resolved = {p: resolved[p] for p in site_map.values if p in resolved and resolved[p].rate > 0}
+    if not resolved and not placement.is_none:
+        remedy = "raise a rate above 0, or write 'none'"
+        raise BadInput("placement must have at least one live site", "placement", str(placement), remedy)
+    return resolved
 
 
 def _is_group(term: Term, site_map: SiteMap) -> bool:
@@ -55,7 +61,8 @@ def _is_group(term: Term, site_map: SiteMap) -> bool:
     if term.position != "auto" or term.call is not None:
         return False
     remedy = f"write {term.name}@output={term.rate:g} for the site"
-    raise BadInput(f"{term.name!r} is a group and also a site of this model", "placement", str(term), remedy)
+    what = f"placement must say which {term.name!r} it means: a group and a site of this model have that name"
+    raise BadInput(what, "placement", str(term), remedy)
 
 
 def _points(term: Term, site_map: SiteMap) -> list[Point]:
@@ -66,26 +73,19 @@ def _points(term: Term, site_map: SiteMap) -> list[Point]:
             found = list(dict.fromkeys(p for p in found if p in site_map.values))
         if not found:
             kinds = sorted({site.kind for site in site_map.sites})
-            raise BadInput(
-                "a group must match at least one site",
-                "placement",
-                str(term),
-                f"this model has sites of kind {', '.join(kinds)}",
-            )
+            remedy = f"use sites of kind {', '.join(kinds)}: this model has those"
+            raise BadInput(f"group {term.name!r} must match at least one site", "placement", str(term), remedy)
         return found
     sites = [site for site in site_map.sites if site.module == term.name]
     if not sites:
         names = list(dict.fromkeys(site.module for site in site_map.sites))
-        raise BadInput("a placement names sites of the model", "site", term.name, nearest(term.name, [*names, *GROUPS]))
+        remedy = nearest(term.name, [*names, *GROUPS])
+        raise BadInput("placement must name sites of the model", "placement", term.name, remedy)
     if term.call is not None:
         sites = [site for site in sites if site.call == term.call]
         if not sites:
-            raise BadInput(
-                "a call number is one that the model makes",
-                "site",
-                term.address,
-                f"leave #{term.call} out for every call",
-            )
+            remedy = f"leave #{term.call} out for every call"
+            raise BadInput(f"the model must call {term.name!r} that often", "placement", term.address, remedy)
     return _at_position(term, sites)
 
 
@@ -97,9 +97,8 @@ def _at_position(term: Term, sites: list[Site]) -> list[Point]:
     found = [Point(site.module, site.call, term.position) for site in sites if term.position in site.positions]
     if not found:
         have = list(dict.fromkeys(position for site in sites for position in site.positions))
-        raise BadInput(
-            f"{term.name!r} has no such position here", "position", term.position, f"use one of {', '.join(have)}"
-        )
+        what = f"position of {term.name!r} must be one of {', '.join(have)}"
+        raise BadInput(what, "position", term.position, f"write {term.name}@{have[0]}={term.rate:g}")
     return found
 
 
@@ -119,29 +118,23 @@ def _group(name: str, site_map: SiteMap) -> list[Point]:
     return [Point(s.module, s.call, s.positions[0]) for s in sites if s.kind in kinds]
 
 
-def _own(own: Own, site_map: SiteMap) -> dict[Point, SiteNoise]:
+def _own(own: Own, site_map: SiteMap) -> ResolvedPlacement:
     """The model's own dropout, at the rates its train mode uses."""
     roles = {Point(s.module, s.call, position): s.role for s in site_map.sites for position in ("weights", "output")}
     chosen = {p: found for p, found in site_map.own.items() if own.group is None or roles.get(p) == own.group}
     positive = {p: found for p, found in chosen.items() if found.rate > 0}
     if not positive:
         remedy = "name a site or a group with a rate, as in attention=0.1"
-        raise BadInput(
-            "the placement 'own' needs a model whose own dropout is above 0 and called",
-            "own dropout found", _own_evidence(own, site_map, chosen), remedy,
-        )  # fmt: skip
-    live = {}
+        what = "placement 'own' needs a model that calls dropout of its own at a rate above 0"
+        raise BadInput(what, "placement", Phrase(_own_evidence(own, site_map, chosen)), remedy)
+    resolved = {}
     for point, found in positive.items():
         rate = found.rate * own.scale
         if rate >= 1:
-            raise BadInput(
-                "a rate is at least 0 and below 1",
-                f"rate of {point.name!r}",
-                rate,
-                f"scale own by less than {1 / found.rate:g}",
-            )
-        live[point] = SiteNoise(rate, found.noise, found.mask, _own_layout(point, found.mask, site_map))
-    return live
+            name, remedy = f"rate of {point.name!r}", f"scale own by less than {1 / found.rate:g}"
+            raise BadInput(f"{name} must be in [0, 1)", name, rate, remedy)
+        resolved[point] = SiteNoise(rate, found.noise, found.mask, _own_layout(point, found.mask, site_map))
+    return resolved
 
 
 def _own_evidence(own: Own, site_map: SiteMap, chosen: Mapping[Point, object]) -> str:
@@ -153,7 +146,7 @@ def _own_evidence(own: Own, site_map: SiteMap, chosen: Mapping[Point, object]) -
         reasons.append(f"none in {own.group!r}, but in {', '.join(roles)}")
     reasons += [f"{name} is never called" for name in site_map.dead[:3]]
     reasons += list(site_map.unreachable[:3])
-    return "; ".join(reasons) or "none"
+    return "; ".join(reasons) or "none of it"
 
 
 def _own_layout(point: Point, mask: str, site_map: SiteMap) -> Layout:
@@ -162,17 +155,17 @@ def _own_layout(point: Point, mask: str, site_map: SiteMap) -> Layout:
     return Layout(layout.batch_dim, layout.folded, 1) if mask == "channel" else layout
 
 
-def _live(point: Point, rate: float, kind: str, mask: str, site_map: SiteMap) -> SiteNoise:
+def _site_noise(point: Point, rate: float, kind: str, mask: str, site_map: SiteMap) -> SiteNoise:
     value = site_map.values[point]
     if mask == "auto":
         mask = "channel" if value.layout.channel_dim == 1 else "element"
     if mask == "channel" and point.position == "weights":
-        raise BadInput("attention weights have no channels", f"mask of {point.name!r}", mask, "use mask=element")
+        name = f"mask of {point.name!r}"
+        raise BadInput(f"{name} must be element: attention weights have no channels", name, mask, "use mask=element")
     if kind == "multinomial" and rate > 0:
         units = value.shape[-1] if mask == "element" else value.shape[0 if value.layout.channel_dim == 1 else -1]
         if multinomial_draws(units, rate) < 1:
-            raise BadInput(
-                f"multinomial noise over {units} units needs at least one draw", f"rate of {point.name!r}", rate,
-                "use a lower rate, or noise=gaussian",
-            )  # fmt: skip
+            name = f"rate of {point.name!r}"
+            what = f"{name} must leave multinomial noise over {units} units at least one draw"
+            raise BadInput(what, name, rate, "use a lower rate, or noise=gaussian")
     return SiteNoise(rate, kind, mask, value.layout)

@@ -1,35 +1,25 @@
-"""Where noise can go in a model, found by running it on a few examples: `find_sites`, and the map it is read from.
+"""The map of a model's sites, made by running it on a few examples: `find_sites` and `examine`.
 
-Owns sites, their positions and layouts, and the model's own dropout with its real rates. The runs happen on a shadow of
-the model (same weights, own flags and buffers), so nothing of the user's moves. What a text means is `resolve.py`'s.
+Owns layouts and the model's own dropout with its real rates. The runs happen on a shadow of the model (same weights,
+own flags and buffers), so nothing of the user's moves. See `roles` for kinds and order, `resolution` for placements.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dropscope.errors import BadInput
-from dropscope.model import (
-    arguments,
-    count_examples,
-    flat,
-    random_state_kept,
-    shadow,
-    take,
-    taken,
-    unwrap,
-    with_second_example,
-)
+from dropscope.injection.roles import Site, Value, list_sites
+from dropscope.model import Call, accepted, output_tensors, random_state_kept, shadow, unwrap
 from dropscope.noise import Layout
 from dropscope.tracing import (
     LAYERDROP,
-    LAYERS,
     About,
     OwnDropout,
     Point,
@@ -38,50 +28,11 @@ from dropscope.tracing import (
     is_dropout,
     is_foreign_dropout,
     is_rate,
-    run,
-    train_run,
+    record,
+    record_training,
 )
 
-KINDS = (
-    "attention",
-    "ffn",
-    "conv",
-    "linear",
-    "recurrent",
-    "embedding",
-    "dropout",
-    "residual",
-    "norm",
-    "activation",
-    "block",
-)
-_POSITIONS = ("weights", "after_activation", "output", "branch", "sum", "before_activation", "input")
 _TRIALS = 16
-
-
-@dataclass(frozen=True)
-class Site:
-    """A place for noise. `positions[0]` is what position auto means here; `shape` is one example's value there."""
-
-    name: str
-    kind: str
-    positions: tuple[str, ...]
-    shape: tuple[int, ...]
-    own_rate: float | None = None  # the model's own dropout at this site in train mode; None where it has none
-    role: str | None = (
-        None  # which part of the model an own dropout belongs to: attention, ffn, embedding, residual, head
-    )
-    module: str = field(default="", repr=False)
-    call: int = field(default=0, repr=False)
-
-
-@dataclass(frozen=True)
-class Value:
-    """One point as it was seen."""
-
-    about: About
-    layout: Layout
-    shape: tuple[int, ...]  # of one example
 
 
 @dataclass(frozen=True)
@@ -108,35 +59,34 @@ def find_sites(model: nn.Module, example: Any) -> list[Site]:
     >>> [(site.name, site.kind, site.positions[0]) for site in find_sites(net, torch.zeros(1, 4))]
     [('0', 'linear', 'after_activation'), ('1', 'activation', 'output'), ('2', 'head', 'output')]
     """
-    args, kwargs = arguments(example)
-    with taken(args, kwargs):
-        return list(examine(unwrap(model), args, kwargs).sites)
+    call = Call.of(example)
+    with accepted(call):
+        return list(examine(unwrap(model), call).sites)
 
 
-def examine(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> SiteMap:
+def examine(model: nn.Module, call: Call) -> SiteMap:
     """Runs a shadow of the model: in eval at two batch sizes (which dimension counts examples?), once in train mode."""
-    twin = shadow(model)
-    twin.eval()
+    copy = shadow(model).eval()
     with torch.no_grad(), random_state_kept():
-        two, three = (run(twin, args, kwargs, size) for size in (2, 3))
-        again = run(twin, args, kwargs, 2)
-        train = train_run(twin, args, kwargs)
+        two, three = (record(copy, call, size) for size in (2, 3))
+        again = record(copy, call, 2)
+        train = record_training(copy, call)
     layouts = {point: _layout(about, two.shapes[point], three.shapes.get(point)) for point, about in two.abouts.items()}
     folded = [point for point, layout in layouts.items() if layout is not None and layout.folded > 1]
     if folded:
-        layouts.update(_verified(twin, args, kwargs, folded, layouts))
+        layouts.update(_verified(copy, call, folded, layouts))
     values = {
         point: Value(about, layout, _one_example(two.shapes[point], layout))
         for point, about in two.abouts.items()
         if (layout := layouts[point]) is not None
     }
-    own, unreachable = _own_dropouts(twin, train, two, values)
+    own, unreachable = _own_dropouts(copy, train, two, values)
     return SiteMap(
-        sites=tuple(_sites(values, own)),
+        sites=tuple(list_sites(values, own)),
         values=values,
         own=own,
-        dead=tuple(_dead(twin, train)),
-        unreachable=(*unreachable, *_other_randomness(twin)),
+        dead=tuple(_dead(copy, train)),
+        unreachable=(*unreachable, *_other_randomness(copy)),
         always_on=tuple(dict.fromkeys(p.name for p, found in two.own.items() if found.training and found.rate > 0)),
         nondeterministic=not _same(two.output, again.output),
         chained=frozenset(two.chains.found & three.chains.found),
@@ -144,7 +94,7 @@ def examine(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _own_dropouts(
-    twin: nn.Module, train: Recorder, two: Recorder, values: Mapping[Point, Value]
+    copy: nn.Module, train: Recorder, two: Recorder, values: Mapping[Point, Value]
 ) -> tuple[dict[Point, OwnDropout], list[str]]:
     """The dropouts that train mode calls at a value we can disturb, and why the others are out of reach."""
     own, unreachable = {}, []
@@ -155,7 +105,7 @@ def _own_dropouts(
                     found.rate > 0
                 )
                 continue
-            module = twin.get_submodule(point.name) if point.name in train.called else None
+            module = copy.get_submodule(point.name) if point.name in train.called else None
             shown: OwnDropout | None = found
             if module is not None and is_foreign_dropout(module):
                 shown = _tried(module, two.shapes[point], values[point].layout.batch_dim, found)
@@ -166,29 +116,29 @@ def _own_dropouts(
     return own, unreachable
 
 
-def _dead(twin: nn.Module, train: Recorder) -> list[str]:
+def _dead(copy: nn.Module, train: Recorder) -> list[str]:
     """Dropout modules that nothing calls, but for those whose rate an attention reads and applies by itself."""
     served = {(point.name, found.rate) for point, found in train.own.items() if point.position == "weights"}
     return [
         name
-        for name, module in twin.named_modules()
+        for name, module in copy.named_modules()
         if is_dropout(module)
         and name not in train.called
         and (name.rpartition(".")[0], dropout_rate(module)) not in served
     ]
 
 
-def _other_randomness(twin: nn.Module) -> list[str]:
+def _other_randomness(copy: nn.Module) -> list[str]:
     """What a model draws in train mode that is no dropout of a value: said, never run."""
     found = []
-    for name, module in twin.named_modules():
+    for name, module in copy.named_modules():
         label = name or type(module).__name__
         if isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1:
             found.append(
                 f"{label}: dropout of rate {module.dropout:g} between its layers runs inside the recurrent kernel"
             )
         found += [f"{label}: LayerDrop of rate {getattr(module, n):g}" for n in LAYERDROP if is_rate(module, n)]
-    config: Any = getattr(twin, "config", None)
+    config: Any = getattr(copy, "config", None)
     if not any("LayerDrop" in text for text in found):
         found += [f"config: LayerDrop of rate {getattr(config, n):g}" for n in LAYERDROP if is_rate(config, n)]
     if getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0):
@@ -211,22 +161,17 @@ def _layout(about: About, two: tuple[int, ...], three: tuple[int, ...] | None) -
 
 
 def _verified(
-    twin: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    folded: list[Point],
-    layouts: Mapping[Point, Layout | None],
+    copy: nn.Module, call: Call, folded: list[Point], layouts: Mapping[Point, Layout | None]
 ) -> dict[Point, Layout | None]:
     """Layouts of values that fold other indices into the example dimension, kept where an example's lie together.
 
     Two different examples in both orders: if the halves swap, each example owns a block of indices.
     """
-    if count_examples(args, kwargs) < 2:
-        args, kwargs = with_second_example(args, kwargs)
+    if call.examples < 2:
+        call = call.with_second_example()
     keep = frozenset(folded)
-    there = run(twin, args, kwargs, 2, keep)
-    swapped = take(args, kwargs, [1, 0])
-    back = run(twin, *swapped, 2, keep)
+    there = record(copy, call, 2, keep)
+    back = record(copy, call.take([1, 0]), 2, keep)
     checked: dict[Point, Layout | None] = {}
     for point in folded:
         layout = layouts[point]
@@ -245,87 +190,8 @@ def _one_example(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
     return tuple([layout.folded, *rest] if layout.folded > 1 else rest)
 
 
-def _sites(values: Mapping[Point, Value], own: Mapping[Point, OwnDropout]) -> list[Site]:
-    grouped: dict[tuple[str, int], dict[str, Value]] = {}
-    for point, value in values.items():
-        grouped.setdefault((point.name, point.call), {})[point.position] = value
-    calls: dict[str, int] = {}
-    for name, _ in grouped:
-        calls[name] = calls.get(name, 0) + 1
-    order = {point: i for i, point in enumerate(values)}
-    head = _head(values, order)
-    roles = _roles(values, own, order, head)
-    found = []
-    for (name, call), positions in grouped.items():
-        kinds = {value.about.kind for value in positions.values()} - {"activation"} or {"activation"}
-        kind = next(k for k in KINDS if k in kinds)
-        listed = _ordered(kind, positions)
-        point = Point(name, call, listed[0])
-        dropout = own.get(Point(name, call, "weights")) or own.get(Point(name, call, "output"))
-        site = Site(
-            name if calls[name] == 1 else f"{name}#{call}",
-            "head" if (name, call) == head else kind,
-            listed,
-            positions[listed[0]].shape,
-            None if dropout is None else dropout.rate,
-            None if dropout is None else roles.get(dropout.point),
-            name,
-            call,
-        )
-        seen = [order[Point(name, call, position)] for position in positions]
-        # A layer stands where it is called; what encloses others, where it returns.
-        found.append((order[point] if kind in ("block", "residual", "attention") else min(seen), site))
-    return [site for _, site in sorted(found, key=lambda pair: pair[0])]
-
-
-def _ordered(kind: str, positions: Mapping[str, Value]) -> tuple[str, ...]:
-    """The positions of a site, the one that auto means first: after the activation the layer feeds, else its output."""
-    order = _POSITIONS if kind not in ("residual", "block") else ("output", *_POSITIONS)
-    return tuple(dict.fromkeys(position for position in order if position in positions))
-
-
-def _head(values: Mapping[Point, Value], order: Mapping[Point, int]) -> tuple[str, int] | None:
-    """The final classifier layer: the last layer with weights to be called."""
-    layers = [
-        p
-        for p, v in values.items()
-        if p.position == "output" and v.about.kind in ("conv", "linear", "ffn", "recurrent")
-    ]
-    return max(layers, key=order.__getitem__)[:2] if layers else None
-
-
-def _roles(
-    values: Mapping[Point, Value],
-    own: Mapping[Point, OwnDropout],
-    order: Mapping[Point, int],
-    head: tuple[str, int] | None,
-) -> dict[Point, str]:
-    """Which part of the model each of its own dropouts serves, told by what it is applied to and what comes after."""
-    trunk = [order[p] for p, v in values.items() if p.position in ("weights", "sum")]
-    feed_forward = {(p.name, p.call) for p, v in values.items() if v.about.kind == "ffn"}
-    layers = [p for p, v in values.items() if p.position == "input" and v.about.kind in LAYERS]
-    embedded = any(v.about.kind == "embedding" for v in values.values())
-    roles = {}
-    for point in own:
-        about, when = values[point].about, order[point]
-        following = min((p for p in layers if order[p] > when), key=order.__getitem__, default=None)
-        if point.position == "weights":
-            roles[point] = "attention"
-        elif about.depth == 0:
-            roles[point] = "embedding" if embedded else "input"
-        elif trunk and when > max(trunk):
-            roles[point] = "head"
-        elif about.origin in feed_forward or about.hidden:
-            roles[point] = "ffn" if trunk else ("head" if following and following[:2] == head else "hidden")
-        elif trunk:
-            roles[point] = "residual"
-        else:
-            roles[point] = "head" if following is not None and following[:2] == head else "hidden"
-    return roles
-
-
 def _same(a: Any, b: Any) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(flat(a), flat(b), strict=True))
+    return all(torch.equal(x, y) for x, y in zip(output_tensors(a), output_tensors(b), strict=True))
 
 
 def require_sites(site_map: SiteMap) -> None:

@@ -1,6 +1,6 @@
-"""Was the noise there? Counts drops and factors on a value seen before and after, and judges them by the asked rate.
+"""Tallies of noise: drops and factors counted on a value before and after, and judged by the asked rate.
 
-Owns the counting and the intervals (PITFALLS R31), used by `audit` for our noise and by `watch` for other people's.
+Owns the counting and the intervals, used by `audit` for our noise and by `watch` for other people's.
 It looks at values only: a mask that was never applied counts as nothing, whatever any code says.
 """
 
@@ -95,7 +95,7 @@ def disagreement(tally: Tally, rate: float, noise: str, sites: int) -> str | Non
         return "no unit was above 0, so nothing could be dropped"
     alpha = _CRY_WOLF / max(sites, 1)
     if noise in ("bernoulli", "alpha"):
-        low, high = binomial_interval(tally.dropped, tally.units, alpha)
+        low, high = stats.binomtest(tally.dropped, tally.units).proportion_ci(1 - alpha)
         if not low <= rate <= high:
             return f"dropped {tally.dropped} of {tally.units}: a rate between {low:.4f} and {high:.4f}"
         return _judge_scale(tally, rate) if noise == "bernoulli" else None
@@ -111,18 +111,6 @@ def disagreement(tally: Tally, rate: float, noise: str, sites: int) -> str | Non
     if abs(seen - variance) > spread + 1e-6:
         return f"factors vary by {seen:.4f}, not {variance:.4f}"
     return None
-
-
-def binomial_interval(successes: int, trials: int, alpha: float) -> tuple[float, float]:
-    """Clopper–Pearson: the rates that `successes` of `trials` do not contradict.
-
-    >>> low, high = binomial_interval(50, 100, 0.05)
-    >>> round(low, 3), round(high, 3)
-    (0.398, 0.602)
-    """
-    low = 0.0 if successes == 0 else float(stats.beta.ppf(alpha / 2, successes, trials - successes + 1))
-    high = 1.0 if successes == trials else float(stats.beta.isf(alpha / 2, successes + 1, trials - successes))
-    return low, high
 
 
 def state_mark(model: torch.nn.Module) -> dict[str, tuple[int, int, bytes]]:

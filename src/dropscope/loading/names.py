@@ -19,7 +19,7 @@ from dropscope.errors import BadInput, Phrase
 from dropscope.loading.code import call_code, quiet_stdout
 from dropscope.loading.files import TABLES, ImageFolder, token_batches
 from dropscope.loading.huggingface import import_transformers, load_classifier, read_tokenizer
-from dropscope.model import device_of, moved, unwrap
+from dropscope.model import device_of, unwrap
 
 MODEL_FORMS = "write file.py:callable, package.module:callable or hf:CHECKPOINT"
 DATA_FORMS = "write file.py:callable, package.module:callable, a .csv, .jsonl or .parquet file, or an image folder"
@@ -87,8 +87,8 @@ def load_data(
 def few_inputs(data: Any, model: nn.Module, count: int = 8) -> Any:
     """Inputs of the first examples, on the model's device: enough to find sites and to audit, without reading all."""
     batch = read_data(_head(data, count), batch_size=count).batches[0]
-    args, kwargs = moved(batch.args, batch.kwargs, device_of(unwrap(model)))
-    return kwargs or args
+    call = batch.call.to(device_of(unwrap(model)))
+    return call.kwargs or call.args
 
 
 def _head(data: Any, count: int) -> Any:

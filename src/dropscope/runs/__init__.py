@@ -2,6 +2,6 @@
 
 from dropscope.runs.passes import maps, sample, uncertainty
 from dropscope.runs.result import Run
-from dropscope.runs.sweeps import planned, sweep
+from dropscope.runs.sweeps import plan_sweep, sweep
 
-__all__ = ["Run", "maps", "planned", "sample", "sweep", "uncertainty"]
+__all__ = ["Run", "maps", "plan_sweep", "sample", "sweep", "uncertainty"]

@@ -1,7 +1,4 @@
-"""The rows worth a closer look: which they are, and intervals and paired differences from their per-example values.
-
-Owns that closer look over tables; how a placement's values are computed again is `sweep.py`'s.
-"""
+"""Finalists of a sweep: which rows they are, with intervals and paired differences from their per-example values."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from dropscope.progress import track
 AGAINST = "plain_entropy"  # the baseline that differences are taken to
 
 
-def finalists(rows: pd.DataFrame, keep: int | None, objective: str) -> pd.DataFrame:
+def select_finalists(rows: pd.DataFrame, keep: int | None, objective: str) -> pd.DataFrame:
     """The `keep` best rows by `objective` (None: all), each computed placement once."""
     own = rows[rows.equivalent_to.isna()]
     if keep is None:

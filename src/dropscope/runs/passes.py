@@ -1,13 +1,8 @@
-"""The probabilities of passes and the uncertainty of examples under one placement: `sample`, `uncertainty`, `maps`.
-
-Owns these three doors. Which engine runs is settled in `passes_under`: the shared one where the model can be captured,
-the plain loop otherwise, the same masks in both.
-"""
+"""Passes under one placement: `sample` for the passes themselves, `uncertainty` per example, `maps` per voxel."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,51 +11,82 @@ import torch
 from torch import Tensor, nn
 
 from dropscope import measures as measures_module
-from dropscope.checks import check_passes
-from dropscope.device import free_bytes
-from dropscope.engine import Block, CaptureFailed, Session, Shared, passes_of, precise, prepare, run_reference
-from dropscope.errors import BadInput
-from dropscope.injection import SiteNoise, audit_live
+from dropscope.checks import check_choice, check_passes
+from dropscope.data import Keys
+from dropscope.engine import Engine, Session, StatisticsBlock, choose_engine, open_session, precise
 from dropscope.measures import Measure
-from dropscope.placement import Placement, as_placement
+from dropscope.model import Outputs
+from dropscope.placement import Placement
 from dropscope.progress import track
-from dropscope.tracing import Point
+from dropscope.statistics import PassStatistics, from_passes
 
-log = logging.getLogger("dropscope")
-
-ENGINES = ("auto", "shared", "reference")
 LABELS = ("mean", "plain")
+Chosen = Sequence[str | Callable[..., Tensor]] | None
 
 
 def sample(
     model: nn.Module,
     placement: Placement | str,
-    inputs: Any,
+    data: Any,
     passes: int = 100,
+    *,
     seed: int = 0,
     engine: str = "auto",
-    **common: Any,
+    masks: str = "per_example",
+    outputs: Outputs = "logits",
+    ids: Sequence[Any] | str | None = None,
+    batch_size: int = 256,
+    device: str | torch.device | None = None,
+    precision: str = "fp32",
+    keys: Keys | None = None,
+    progress: bool | None = None,
 ) -> Tensor:
-    """Class probabilities of every pass, `[passes, N, C, …]`. Memory grows with passes: for measures use `uncertainty`.
+    """Class probabilities of every pass.
 
-    >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
-    >>> sample(net, "last=0.5", torch.ones(2, 4), passes=5).shape
-    torch.Size([5, 2, 3])
+    Memory grows with the number of passes; for measures use `uncertainty`, which keeps statistics only.
+
+    Args:
+        model: A trained model. It is left exactly as it was.
+        placement: Which sites get which noise at which rate, such as "last=0.5", "conv2=0.3,fc1=0.5" or "own".
+        data: Inputs, or anything `uncertainty` takes.
+        passes: How many stochastic forwards.
+        seed: Seed of the noise. The same seed, placement and example give the same masks everywhere.
+        engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
+        masks: "per_example" draws a mask for every example, as nn.Dropout does; "per_pass" one for all of a pass.
+        outputs: What the model returns: "logits", "probabilities", "binary_logit", "multilabel_logits", or a function
+            from its output to probabilities.
+        ids: What keys an example's noise: its own inputs (None), one id per example, "index", or a field of dicts.
+        batch_size: Examples per batch, for data that is not in batches yet.
+        device: Where to run; where the model is, if None.
+        precision: "fp32", or "bf16" for a copy of the model in half precision.
+        keys: For dicts: the names of input and label, such as ("image", "label").
+        progress: True or False; None shows progress where it is read.
+
+    Returns:
+        Probabilities `[passes, N, C, …]`, in float32, in the order of the data.
+
+    Raises:
+        BadInput: For anything that cannot be used, before any work.
+        AuditFailed: Where the noise would not take effect as asked.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
+        >>> sample(net, "last=0.5", torch.ones(2, 4), passes=5).shape
+        torch.Size([5, 2, 3])
     """
     check_passes(passes)
-    show = common.pop("progress", None)
-    setting = prepare(model, inputs, seed=seed, **common)
-    live = _audited(setting, placement)
-    shared = shared_or_none(setting, [live], passes, engine, None)
-    found = []
-    with torch.no_grad(), precise(), track("sampling", setting.data.n * passes, show=show) as tick:
-        for batch in setting.data.batches:
-            if shared is None:
-                found.append(torch.stack(list(passes_of(setting, live, batch, passes))))
-                tick(batch.n * passes)
-            else:
-                found.append(shared.samples(batch, tick))
-    return torch.cat(found, 1)
+    session = open_session(
+        model, data, seed=seed, masks=masks, outputs=outputs, ids=ids, batch_size=batch_size, device=device,
+        precision=precision, keys=keys,
+    )  # fmt: skip
+    running = _engine(session, placement, passes, engine)
+    batches = running.session.data.batches
+    with track("sampling", session.data.n * passes, show=progress) as tick:
+        drawn = [
+            _joined([(block.rows, block.probabilities) for block in running.samples(0, batch, range(passes), tick)])
+            for batch in batches
+        ]
+    return _in_order(torch.cat(drawn, 1), running.session, 1)
 
 
 def uncertainty(
@@ -68,163 +94,207 @@ def uncertainty(
     placement: Placement | str,
     data: Any,
     passes: int = 100,
-    measures: Sequence[str | Callable[..., Tensor]] | None = None,
+    *,
+    measures: Chosen = None,
     seed: int = 0,
     label: str = "mean",
     engine: str = "auto",
-    **common: Any,
+    masks: str = "per_example",
+    outputs: Outputs = "logits",
+    ids: Sequence[Any] | str | None = None,
+    groups: Sequence[Hashable] | str | None = None,
+    batch_size: int = 256,
+    device: str | torch.device | None = None,
+    precision: str = "fp32",
+    keys: Keys | None = None,
+    ignore_label: int | None = None,
+    progress: bool | None = None,
 ) -> pd.DataFrame:
-    """A row per example: id, label, prediction, correct, and each measure (for dense outputs, means over the example).
+    """A row per example: its prediction, and each measure of its uncertainty.
 
-    >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
-    >>> table = uncertainty(net, "last=0.5", (torch.randn(6, 4), [0, 1, 2, 0, 1, 2]), passes=20)
-    >>> list(table.columns)[:5], len(table)
-    (['id', 'label', 'prediction', 'correct', 'variation_predicted'], 6)
+    Args:
+        model: A trained model. It is left exactly as it was.
+        placement: Which sites get which noise at which rate, such as "last=0.5", "conv2=0.3,fc1=0.5" or "own".
+        data: `(inputs, labels)`, inputs alone, a Dataset, a DataLoader, an iterable of batches, or a tokenised
+            `datasets.Dataset`. Inputs are a tensor, a tuple of tensors or a dict of tensors.
+        passes: How many stochastic forwards.
+        measures: Names from `dropscope.measures`, or functions of your own; None takes `measures.DEFAULT`.
+        seed: Seed of the noise. The same seed, placement and example give the same masks everywhere.
+        label: Whether "mean" (the averaged passes) or "plain" (the pass without noise) decides the prediction.
+        engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
+        masks: "per_example" draws a mask for every example, as nn.Dropout does; "per_pass" one for all of a pass.
+        outputs: What the model returns: "logits", "probabilities", "binary_logit", "multilabel_logits", or a function
+            from its output to probabilities.
+        ids: What keys an example's noise: its own inputs (None), one id per example, "index", or a field of dicts.
+        groups: One per example (patient, volume), or a field of dicts; a column of the table.
+        batch_size: Examples per batch, for data that is not in batches yet.
+        device: Where to run; where the model is, if None.
+        precision: "fp32", or "bf16" for a copy of the model in half precision.
+        keys: For dicts: the names of input and label, such as ("image", "label").
+        ignore_label: The label of what counts nowhere, in dense labels.
+        progress: True or False; None shows progress where it is read.
+
+    Returns:
+        A table in the order of the data: `id`, `group`, `label`, `prediction`, `correct` (those that are known), and a
+        column per measure. For dense outputs `correct` and the measures are means over the example.
+
+    Raises:
+        BadInput: For anything that cannot be used, before any work.
+        AuditFailed: Where the noise would not take effect as asked.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
+        >>> table = uncertainty(net, "last=0.5", (torch.randn(6, 4), [0, 1, 2, 0, 1, 2]), passes=20)
+        >>> list(table.columns)[:5], len(table)
+        (['id', 'label', 'prediction', 'correct', 'variation_predicted'], 6)
     """
-    check_label(label)
-    show = common.pop("progress", None)
-    setting = prepare(model, data, seed=seed, **common)
-    rows = []
-    for block, values in _measured(setting, placement, passes, measures, engine, show):
-        chosen = (block.parts[0][1].mean[0] if label == "mean" else block.plain.movedim(1, -1)).argmax(-1).cpu()
-        rows.append(_table(setting, block, chosen, values))
-    return pd.concat(rows, ignore_index=True)
+    check_choice(label, "label", LABELS)
+    session = open_session(
+        model, data, seed=seed, masks=masks, outputs=outputs, ids=ids, groups=groups, batch_size=batch_size,
+        device=device, precision=precision, keys=keys, ignore_label=ignore_label,
+    )  # fmt: skip
+    frames = []
+    running, blocks = _measured(session, placement, passes, measures, engine, progress)
+    for block, values in blocks:
+        mean = block.chunks[0][1].mean[0] if label == "mean" else block.plain.movedim(1, -1)
+        frames.append(_table(session, block, mean.argmax(-1).cpu(), values))
+    table = pd.concat(frames, ignore_index=True)
+    order = running.session.data.order
+    return table if order is None else table.iloc[np.argsort(order.numpy())].reset_index(drop=True)
 
 
 def maps(
     model: nn.Module,
     placement: Placement | str,
-    inputs: Any,
+    data: Any,
     passes: int = 50,
-    measures: Sequence[str | Callable[..., Tensor]] | None = None,
+    *,
+    measures: Chosen = None,
     seed: int = 0,
     engine: str = "auto",
-    **common: Any,
+    masks: str = "per_example",
+    outputs: Outputs = "logits",
+    ids: Sequence[Any] | str | None = None,
+    batch_size: int = 256,
+    device: str | torch.device | None = None,
+    precision: str = "fp32",
+    keys: Keys | None = None,
+    progress: bool | None = None,
 ) -> dict[str, Tensor]:
-    """Uncertainty per voxel, pixel or label: `{measure: [N, *spatial]}` and `"prediction"`, from the mean over passes.
+    """Uncertainty per voxel, pixel or label.
 
-    >>> net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1))
-    >>> found = maps(net, "0=0.5", torch.randn(2, 1, 8, 8), passes=5, measures=["bald"])
-    >>> {name: tuple(value.shape) for name, value in found.items()}
-    {'bald': (2, 8, 8), 'prediction': (2, 8, 8)}
+    Args:
+        model: A trained model with dense outputs `[N, C, *spatial]`. It is left exactly as it was.
+        placement: Which sites get which noise at which rate, such as "all=0.2" or "own".
+        data: Inputs, or anything `uncertainty` takes; examples of one shape.
+        passes: How many stochastic forwards.
+        measures: Names from `dropscope.measures`, or functions of your own; None takes `measures.DEFAULT`.
+        seed: Seed of the noise. The same seed, placement and example give the same masks everywhere.
+        engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
+        masks: "per_example" draws a mask for every example, as nn.Dropout does; "per_pass" one for all of a pass.
+        outputs: What the model returns: "logits", "probabilities", "binary_logit", "multilabel_logits", or a function
+            from its output to probabilities.
+        ids: What keys an example's noise: its own inputs (None), one id per example, "index", or a field of dicts.
+        batch_size: Examples per batch, for data that is not in batches yet.
+        device: Where to run; where the model is, if None.
+        precision: "fp32", or "bf16" for a copy of the model in half precision.
+        keys: For dicts: the names of input and label, such as ("image", "label").
+        progress: True or False; None shows progress where it is read.
+
+    Returns:
+        `{measure: [N, *spatial]}`, and under "prediction" the class of the mean over passes, on the CPU.
+
+    Raises:
+        BadInput: For anything that cannot be used, before any work.
+        AuditFailed: Where the noise would not take effect as asked.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1))
+        >>> result = maps(net, "0=0.5", torch.randn(2, 1, 8, 8), passes=5, measures=["bald"])
+        >>> {name: tuple(value.shape) for name, value in result.items()}
+        {'bald': (2, 8, 8), 'prediction': (2, 8, 8)}
     """
-    show = common.pop("progress", None)
-    setting = prepare(model, inputs, seed=seed, **common)
-    found: dict[str, list[Tensor]] = {}
-    for block, values in _measured(setting, placement, passes, measures, engine, show):
+    session = open_session(
+        model, data, seed=seed, masks=masks, outputs=outputs, ids=ids, batch_size=batch_size, device=device,
+        precision=precision, keys=keys,
+    )  # fmt: skip
+    parts: dict[str, list[Tensor]] = {}
+    running, blocks = _measured(session, placement, passes, measures, engine, progress)
+    for block, values in blocks:
         for name, value in values.items():
-            found.setdefault(name, []).append(value.cpu())
-        found.setdefault("prediction", []).append(block.parts[0][1].mean[0].argmax(-1).cpu())
-    return {name: torch.cat(parts) for name, parts in found.items()}
+            parts.setdefault(name, []).append(value.cpu())
+        parts.setdefault("prediction", []).append(block.chunks[0][1].mean[0].argmax(-1).cpu())
+    return {name: _in_order(torch.cat(values), running.session, 0) for name, values in parts.items()}
 
 
-def check_label(label: str) -> None:
-    if label not in LABELS:
-        raise BadInput(
-            "labels come from the averaged passes or the plain pass",
-            "label",
-            label,
-            "write label='mean' or label='plain'",
-        )
-
-
-def _audited(setting: Session, placement: Placement | str) -> dict[Point, SiteNoise]:
-    """The values of the placement, once an audit has shown that noise takes effect there."""
-    (live,) = setting.resolve([placement])
-    args, kwargs = setting.on_device(setting.data.batches[0])
-    with precise():
-        found = audit_live(setting.model, as_placement(placement), live, args, kwargs, setting.site_map, setting.seed)
-    found.raise_if_failed()
-    return live
+def _engine(session: Session, placement: Placement | str, passes: int, engine: str) -> Engine:
+    """The engine for one placement, which is audited first."""
+    (resolved,) = session.resolve([placement])
+    session.audit(resolved, placement)
+    return choose_engine(session, [resolved], passes, engine)
 
 
 def _measured(
-    setting: Session,
-    placement: Placement | str,
-    passes: int,
-    measures: Sequence[Any] | None,
-    engine: str,
-    show: bool | None,
-) -> Iterator[tuple[Block, dict[str, Tensor]]]:
-    """Blocks of examples under one placement, with each measure of each example."""
+    session: Session, placement: Placement | str, passes: int, chosen: Chosen, engine: str, show: bool | None
+) -> tuple[Engine, Iterator[tuple[StatisticsBlock, dict[str, Tensor]]]]:
+    """The engine, and every block of examples with each measure `[n, …]`."""
     check_passes(passes)
-    rows = measures_module.resolve(measures)
-    live = _audited(setting, placement)
+    rows = measures_module.resolve(chosen)
     needs = {"sum_p"}.union(*(row.needs for row in rows))
+    running = _engine(session, placement, passes, engine)
     if any(row.of == "passes" for row in rows):
-        yield from _measured_on_passes(setting, live, passes, rows, needs, engine)
-        return
-    shared = shared_or_none(setting, [live], passes, engine, None)
-    with track("measuring", setting.data.n * passes, show=show) as tick:
-        for block in blocks_of(setting, [live], shared, passes, needs, tick):
-            statistics = block.parts[0][1]
+        return running, _on_passes(running, rows, needs)
+    return running, _on_statistics(running, rows, needs, show)
+
+
+def _on_statistics(
+    engine: Engine, rows: list[Measure], needs: Collection[str], show: bool | None
+) -> Iterator[tuple[StatisticsBlock, dict[str, Tensor]]]:
+    with track("measuring", engine.session.data.n * engine.passes, show=show) as tick:
+        for block in engine.statistics(0, needs, tick):
+            statistics = block.chunks[0][1]
             yield block, {row.name: row(statistics)[0] for row in rows}
 
 
-def _measured_on_passes(
-    setting: Session, live: Any, passes: int, rows: list[Measure], needs: Collection[str], engine: str
-) -> Iterator[tuple[Block, dict[str, Tensor]]]:
+def _on_passes(
+    engine: Engine, rows: list[Measure], needs: Collection[str]
+) -> Iterator[tuple[StatisticsBlock, dict[str, Tensor]]]:
     """For a measure that wants the passes themselves: batch by batch, all passes of a batch in memory."""
-    from dropscope.statistics import PassStatistics, from_passes
-
-    shared = shared_or_none(setting, [live], passes, engine, None)
-    for batch in setting.data.batches:
+    for batch in engine.session.data.batches:
         with torch.no_grad(), precise():
-            plain = setting.plain(batch)
-            every = (
-                torch.stack(list(passes_of(setting, live, batch, passes))) if shared is None else shared.samples(batch)
-            )
+            plain = engine.session.plain(batch)
+        blocks = engine.samples(0, batch, range(engine.passes))
+        every = _joined([(block.rows, block.probabilities) for block in blocks])
         statistics = from_passes(every, needs, plain)
         values = {row.name: row(every) if row.of == "passes" else row(statistics) for row in rows}
         lifted = PassStatistics({"sum_p"})
         lifted.update(every.movedim(2, -1).unsqueeze(1), passes_dim=0)  # one placement, as the engines give them
-        yield Block(batch, plain, [(np.array([0]), lifted)]), values
+        yield StatisticsBlock(batch, plain, [(np.array([0]), lifted)]), values
 
 
-def shared_or_none(
-    setting: Session, lives: Sequence[Any], passes: int, engine: str, memory: int | None, fixed: bool = False
-) -> Shared | None:
-    """The shared engine, or None for the plain loop; the reason is logged."""
-    if engine not in ENGINES:
-        raise BadInput("an engine is auto, shared or reference", "engine", engine, "write engine='auto'")
-    if engine == "reference" or not any(lives):
-        return None  # without noise there is nothing to share
-    try:
-        return Shared(setting, lives, passes, memory or free_bytes(setting.device), fixed)
-    except CaptureFailed as reason:
-        if engine == "shared":
-            raise BadInput(
-                "the shared engine needs a model it can capture", "engine", str(reason), "write engine='auto'"
-            ) from reason
-        log.warning("the plain loop runs instead of the shared engine: %s", reason)
-        return None
+def _joined(blocks: list[tuple[slice, Tensor]]) -> Tensor:
+    """Blocks of examples beside each other, their passes below each other: `[passes, n, …]`."""
+    columns: dict[int, list[Tensor]] = {}
+    for rows, p in blocks:
+        columns.setdefault(rows.start, []).append(p)
+    return torch.cat([torch.cat(columns[start]) for start in sorted(columns)], 1)
 
 
-def blocks_of(
-    setting: Session,
-    lives: Sequence[Any],
-    shared: Shared | None,
-    passes: int,
-    needs: Collection[str],
-    tick: Callable[[int], None],
-) -> Iterator[Block]:
-    """Every placement on every block of examples, by whichever engine there is."""
-    if shared is None:
-        yield from run_reference(setting, lives, passes, needs, tick)
-        return
-    for unit in shared.units(len(lives) + 1):
-        yield from shared.run(unit, needs, tick)
+def _in_order(values: Tensor, session: Session, dim: int) -> Tensor:
+    """Examples in the order of the data, however they were batched."""
+    order = session.data.order
+    return values if order is None else values.index_select(dim, order.argsort().to(values.device))
 
 
-def _table(setting: Session, block: Block, chosen: Tensor, values: dict[str, Tensor]) -> pd.DataFrame:
+def _table(session: Session, block: StatisticsBlock, prediction: Tensor, values: dict[str, Tensor]) -> pd.DataFrame:
     batch = block.batch
     table: dict[str, Any] = {"id": batch.ids}
     if batch.groups is not None:
         table["group"] = batch.groups
-    right = None if batch.labels is None else (chosen == batch.labels)
-    if setting.dense:
+    right = None if batch.labels is None else (prediction == batch.labels)
+    if session.dense:
         if right is not None and batch.labels is not None:
-            ignored = setting.ignore_label
+            ignored = session.ignore_label
             counted = torch.ones_like(right) if ignored is None else batch.labels.ne(ignored)
             shares = (right & counted).flatten(1).sum(1).double() / counted.flatten(1).sum(1)
             table["correct"] = shares.numpy()  # of the voxels, pixels or labels that have a label
@@ -232,7 +302,7 @@ def _table(setting: Session, block: Block, chosen: Tensor, values: dict[str, Ten
         return pd.DataFrame(table | means)
     if batch.labels is not None:
         table["label"] = batch.labels.numpy()
-    table["prediction"] = chosen.numpy()
+    table["prediction"] = prediction.numpy()
     if right is not None:
         table["correct"] = right.numpy()
     return pd.DataFrame(table | {name: value.cpu().numpy() for name, value in values.items()})

@@ -1,4 +1,4 @@
-"""What a sweep found, as a user holds it: its tables, and the rows that score best."""
+"""The result of a sweep, as a user holds it: `Run`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,28 @@ RANKING = tuple(name for name, score in scores.TABLE.items() if score.takes == "
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a sweep found: `rows` per placement × measure, `baseline` of one plain pass, `examples` of the finalists."""
+    """What a sweep found.
+
+    Attributes:
+        rows: A row per placement and measure: accuracy, every score, cost, and for the finalists intervals and paired
+            differences to one plain pass. `equivalent_to` names the placement that was computed instead, where two are
+            equal by mathematics.
+        baseline: The measures of one plain pass, scored on the same examples.
+        examples: Per-example uncertainty and correctness of the finalists and the baseline.
+        spec: What identifies the run: data, weights, code, placements, seed.
+        engine: The engine that ran: "shared" or "loop".
+        folder: Where the run is stored; None without `out`.
+        levels: Each penalty of a random and of a perfectly monotone measure on as many examples.
+        seconds: Wall time of each stage.
+
+    Examples:
+        >>> import torch
+        >>> from dropscope import sweep
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
+        >>> run = sweep(net, ["last=0.5"], (torch.randn(40, 4), torch.randint(0, 3, (40,))), passes=5)
+        >>> len(run.best("aurc", count=2))
+        2
+    """
 
     rows: pd.DataFrame
     baseline: pd.DataFrame
@@ -24,21 +45,31 @@ class Run:
     spec: dict[str, Any]
     engine: str
     folder: Path | None = None
-    levels: dict[str, dict[str, float]] = field(
-        default_factory=dict
-    )  # each penalty of a random and of a monotone measure
-    seconds: dict[str, float] = field(default_factory=dict)  # wall time of each stage
+    levels: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def best(self, score: str = "aurc", count: int = 10) -> pd.DataFrame:
-        """The rows that score best."""
+        """The rows that score best.
+
+        Args:
+            score: A score that the rows have.
+            count: How many rows.
+
+        Returns:
+            Rows of `rows`, the best first.
+
+        Raises:
+            BadInput: For a score that the rows do not have.
+        """
         check_score(score)
         if score not in self.rows:
             known = [name for name in RANKING if name in self.rows]
-            raise BadInput("rows are ordered by a score they have", "score", score, f"write one of {known}")
+            raise BadInput(f"score must be one of {', '.join(known)}", "score", score, nearest(score, known))
         rising = scores.TABLE[score].direction == "lower"
         return self.rows.sort_values(score, ascending=rising, kind="stable").head(count)
 
 
 def check_score(name: str) -> None:
+    """Refuses what is no ranking score."""
     if name not in RANKING:
-        raise BadInput("a score of a sweep is one of the ranking scores", "score", name, nearest(str(name), RANKING))
+        raise BadInput("score must be a ranking score", "score", name, nearest(str(name), RANKING))

@@ -1,7 +1,7 @@
-"""A run as a folder: `run.json` says what it is, `rows/part-*.parquet` what came out. Files come whole, by renaming.
+"""Folders of runs: `run.json` says what it is, `rows/part-*.parquet` what came out.
 
-Owns the files, their names and what may be mixed: a part is there or it is not, and a folder belongs to one
-specification. What a row means is `sweep.py`'s. Nothing is ever unpickled.
+Owns the files, their names and what may be mixed: a part is complete or absent, and a folder belongs to one
+specification. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from dropscope.atomic import PART, atomic_write
-from dropscope.errors import BadInput
+from dropscope.atomic import PART, atomic_write, read_json, same_spec
+from dropscope.errors import BadInput, Phrase, first_line
 
 FORMAT = 1
 
@@ -32,22 +32,20 @@ class Store:
         known = self.read_spec() if (self.folder / "run.json").exists() else None
         if known is None:
             if self.rows_folder.exists() and any(self.rows_folder.iterdir()):
-                raise BadInput("a run folder has a run.json", "out", str(self.folder), "choose an empty or new folder")
+                what, remedy = "out must be a folder of a run, or empty", "choose an empty or new folder"
+                raise BadInput(what, "out", str(self.folder), remedy)
             try:
                 self.rows_folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                got = f"{self.folder}: {error.strerror}"
-                raise BadInput("a run has a folder", "out", got, "choose another name") from error
+                received = Phrase(f"{self.folder}: {error.strerror}")
+                raise BadInput(
+                    "out must be a folder that can be made", "out", received, "choose another name"
+                ) from error
             known = {"format": FORMAT, "spec": dict(spec), "fixed": dict(fixed)}
             self._begin(json.dumps(known, indent=2, sort_keys=True))
             known = self.read_spec()
-        agreed = json.loads(json.dumps(dict(spec), sort_keys=True))
-        differing = sorted(key for key in {*agreed, *known["spec"]} if agreed.get(key) != known["spec"].get(key))
-        if differing:
-            raise BadInput(
-                "a folder holds one run", f"what differs from {self.folder / 'run.json'}", differing,
-                "choose another folder for this run, or repeat the first one exactly",
-            )  # fmt: skip
+        remedy = "choose another folder for this run, or repeat the first one exactly"
+        same_spec(known["spec"], spec, self.folder / "run.json", remedy)
         self.rows_folder.mkdir(exist_ok=True)
         for torn in self.folder.rglob(f"{PART}*"):
             torn.unlink()  # left by a kill between writing and renaming: never part of the run
@@ -64,30 +62,23 @@ class Store:
             os.replace(part, self.folder / "run.json")
         part.unlink(missing_ok=True)
 
-    def fixed(self, name: str, otherwise: Any) -> Any:
-        """What was settled at the first start of this run; `otherwise` where it has not started."""
+    def settled(self, name: str, otherwise: Any) -> Any:
+        """What the first start of this run settled; `otherwise` where it has not started."""
         return self.read_spec()["fixed"].get(name, otherwise) if (self.folder / "run.json").exists() else otherwise
 
     def read_spec(self) -> dict[str, Any]:
         path = self.folder / "run.json"
         if not path.exists():
-            raise BadInput(
-                "a run folder has a run.json", "folder", str(self.folder), "pass the folder that a sweep wrote"
-            )
-        try:
-            known = json.loads(path.read_text())
-        except json.JSONDecodeError as error:
-            raise BadInput("run.json is JSON", str(path), str(error), "restore it, or start in a new folder") from error
+            remedy = "pass the folder that a sweep wrote"
+            raise BadInput("folder must hold a run.json", "folder", str(self.folder), remedy)
+        known = read_json(path)
         if isinstance(known, dict) and known.get("format") != FORMAT:
-            raise BadInput(
-                f"this version reads runs of format {FORMAT}",
-                str(path),
-                known.get("format"),
-                "use the version that wrote it",
-            )
+            what, remedy = f"run.json must have format {FORMAT}", "use the version of Dropscope that wrote it"
+            raise BadInput(what, str(path), known.get("format"), remedy)
         if not isinstance(known, dict) or not {"spec", "fixed"} <= {*known}:
-            got = "neither spec nor settings"
-            raise BadInput("run.json says what a run is", str(path), got, "restore it, or start in a new folder")
+            received = Phrase("neither a specification nor settings")
+            remedy = "restore it, or start in a new folder"
+            raise BadInput("run.json must say what the run is", str(path), received, remedy)
         return dict(known)
 
     def has(self, name: str) -> bool:
@@ -107,23 +98,22 @@ class Store:
         """Every row there is, in the order of the placements."""
         parts = [_read_table(path) for path in sorted(self.rows_folder.glob("part-*.parquet"))]
         if not parts:
-            raise BadInput("a run folder has rows", "folder", str(self.folder), "run the sweep to its end first")
-        rows = pd.concat(parts, ignore_index=True)
-        return (
-            rows.sort_values(["number", "order"], kind="stable")
-            .drop(columns=["number", "order"])
-            .reset_index(drop=True)
-        )
+            raise BadInput("folder must hold rows", "folder", str(self.folder), "run the sweep to its end first")
+        return ordered_rows(parts)
+
+
+def ordered_rows(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of all parts in the order of the placements, then of the measures."""
+    rows = pd.concat(parts, ignore_index=True).sort_values(["number", "order"], kind="stable")
+    return rows.drop(columns=["number", "order"]).reset_index(drop=True)
 
 
 def _read_table(path: Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(path)
     except (OSError, ValueError) as error:  # what Arrow raises is one of these
-        reason = str(error).splitlines()[0][:120]
-        raise BadInput(
-            "a part of a run can be read", str(path), reason, "remove it and run again: it is made anew"
-        ) from error
+        remedy = "remove it and run again: it is computed again"
+        raise BadInput(f"{path.name} must be readable", str(path), Phrase(first_line(error)), remedy) from error
 
 
 def _write_table(path: Path, table: pd.DataFrame) -> None:

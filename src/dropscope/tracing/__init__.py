@@ -8,10 +8,10 @@ from dropscope.tracing.recorder import (
     SUM_FUNCTIONS,
     Recorder,
     is_rate,
-    run,
-    train_run,
+    record,
+    record_training,
 )
-from dropscope.tracing.tracer import walking
+from dropscope.tracing.tracer import trace
 from dropscope.tracing.visitor import About, OwnDropout, Point, Visitor
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "is_foreign_dropout",
     "is_rate",
     "keeps_running_statistics",
-    "run",
-    "train_run",
-    "walking",
+    "record",
+    "record_training",
+    "trace",
 ]

@@ -1,6 +1,6 @@
-"""What a module or a function is: layer, activation, norm, dropout, join. One table, read by all that walks a model.
+"""Kinds of modules and functions: layer, activation, norm, dropout, join. One table for every visitor.
 
-Owns names and classes only; it follows no data and changes nothing. What a value means in a forward is `walk.py`'s.
+Owns names and classes only; it follows no data and changes nothing. What a value means in a forward is the tracer's.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def foreign_mask(module: nn.Module) -> str:
 
 
 def kind(module: nn.Module) -> str:
-    """What a module is to a walk; `block` where it is none of these."""
+    """The kind of a module; `block` where it is none of these."""
     if isinstance(module, nn.MultiheadAttention):
         return "attention"
     if is_dropout(module):
@@ -128,7 +128,7 @@ def kind(module: nn.Module) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class TracedModule:
     """A module and what it is, found out once."""
 
     path: str
@@ -138,7 +138,7 @@ class Part:
     whole: bool  # the model itself, whose input and output are nobody's values, unless it is a single layer
 
     @classmethod
-    def of(cls, path: str, module: nn.Module) -> Part:
+    def of(cls, path: str, module: nn.Module) -> TracedModule:
         what = kind(module)
         whole = path == ROOT and what not in LAYERS
         return cls(path, module, what, is_composite_activation(module), whole)

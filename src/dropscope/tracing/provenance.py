@@ -1,6 +1,6 @@
 """What is known of the values of one forward: which layer made them, what they descend from, how they are laid out.
 
-Owns the tags and how they pass through a function; `walk.py` decides what is shown to whom. Tags hang on a value's
+Owns the tags and how they pass through a function; the tracer decides what is shown to whom. Tags hang on a value's
 identity by weak reference, so nothing is kept alive and nothing is left on anybody's tensors.
 """
 

@@ -1,4 +1,4 @@
-"""What a walk shows, written down: a model run once as it is, in eval or as its training would call it."""
+"""Records of one forward: every value a model shows, in eval or as its training would call it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dropscope.model import copied, count_examples, take
+from dropscope.model import Call
 from dropscope.tracing import modules
-from dropscope.tracing.tracer import walking
+from dropscope.tracing.tracer import trace
 from dropscope.tracing.visitor import About, OwnDropout, Point, Visitor
 
 SUM_FUNCTIONS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__}
 NORM_FUNCTIONS = {torch.layer_norm, F.layer_norm}
-# Asked of a value, these say nothing about what is in it (nor do `recognise.QUESTIONS`, of which a walk tells nobody).
+# Asked of a value, these say nothing about what is in it (nor do `modules.QUESTIONS`, which no visitor sees).
 ABOUT_VALUES = {
     getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda")
 }
@@ -29,7 +29,7 @@ def is_rate(holder: object, name: str) -> bool:
 
 
 class Recorder(Visitor):
-    """A visitor that writes down what it is shown and changes nothing."""
+    """A visitor that notes what it sees and changes nothing."""
 
     def __init__(self) -> None:
         self.abouts: dict[Point, About] = {}
@@ -41,7 +41,7 @@ class Recorder(Visitor):
         self.output: Any = None
         self.chains = Chains()
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin(self, call: Call) -> None:
         pass
 
     def wants(self, point: Point) -> bool:
@@ -64,39 +64,32 @@ class Recorder(Visitor):
         return False
 
 
-def run(
-    twin: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    size: int,
-    keep: frozenset[Point] = frozenset(),
-    first: int = 0,
-) -> Recorder:
+def record(shadow: nn.Module, call: Call, size: int, keep: frozenset[Point] = frozenset(), first: int = 0) -> Recorder:
+    """One forward of `size` of the examples, from the `first` on; the values at the points `keep` are kept."""
     recorder = Recorder()
     recorder.keep = keep
-    indices = [(first + i) % count_examples(args, kwargs) for i in range(size)]
-    some_args, some_kwargs = copied(*take(args, kwargs, indices))
+    batch = call.take([(first + i) % call.examples for i in range(size)])
     hooks = [
         module.register_forward_hook(lambda *_, name=name: recorder.called.add(name))
-        for name, module in twin.named_modules()
+        for name, module in shadow.named_modules()
     ]
     try:
-        with walking(twin, recorder):
-            recorder.output = twin(*some_args, **some_kwargs)
+        with trace(shadow, recorder):
+            recorder.output = batch.run(shadow)
     finally:
         for hook in hooks:
             hook.remove()
     return recorder
 
 
-def train_run(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorder:
+def record_training(shadow: nn.Module, call: Call) -> Recorder:
     """The model as its training would call it, dropout recorded, not applied, BatchNorm and LayerDrop held still."""
-    twin.train()
-    for module in twin.modules():
+    shadow.train()
+    for module in shadow.modules():
         if modules.keeps_running_statistics(module) or modules.is_foreign_dropout(module):
             module.training = False
-    config: Any = getattr(twin, "config", None)
-    holders = (*twin.modules(), config)
+    config: Any = getattr(shadow, "config", None)
+    holders = (*shadow.modules(), config)
     switched = [
         (holder, name, getattr(holder, name)) for holder in holders for name in LAYERDROP if is_rate(holder, name)
     ]
@@ -106,9 +99,9 @@ def train_run(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             setattr(holder, name, 0.0)
         if spec_augment:
             config.apply_spec_augment = False
-        recorder = run(twin, args, kwargs, 2)
+        recorder = record(shadow, call, 2)
     finally:
-        twin.eval()
+        shadow.eval()
         for holder, name, value in switched:
             setattr(holder, name, value)
         if spec_augment:
@@ -117,7 +110,7 @@ def train_run(twin: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 class Chains:
-    """Finds the dropouts that flow into a sum and a layer norm, from what a walk shows and calls."""
+    """Finds the dropouts that flow into a sum and a layer norm, from what a tracer shows and calls."""
 
     def __init__(self) -> None:
         self.found: set[Point] = set()

@@ -1,8 +1,8 @@
-"""Follows one forward of any model and shows every value that has a name to a visitor, which may put another there.
+"""A tracer of one forward: shows every value that has a name to a visitor, which may put another there.
 
 Module hooks only keep the path; one TorchFunctionMode, thread-local and alive inside the model's forward alone, sees
-the functions. Discovery, injection, audit and capture are visitors of this one walk, so their site names cannot differ.
-The model's own dropout is off in a walk unless the visitor lets it run; its value is a site like any other.
+the functions. Discovery, injection, audit and capture are visitors of this one tracer, so names cannot differ.
+The model's own dropout is off while it is traced unless the visitor lets it run; its value is a site like any other.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dropscope.model import OURS, replaced, runs_fused, tensors
+from dropscope.model import OURS, Call, replace_tensor, runs_fused, tensors
 from dropscope.tracing import attention, modules
-from dropscope.tracing.modules import ROOT, Part
+from dropscope.tracing.modules import ROOT, TracedModule
 from dropscope.tracing.provenance import Tag, Tags, passes_norm, residual_branch, survives
 from dropscope.tracing.visitor import About, OwnDropout, Point, Visitor
 
 
 @contextmanager
-def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | None = None) -> Iterator[None]:
-    """While open, forwards of `model` on this thread are walked; every hook is gone afterwards, whatever happens.
+def trace(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | None = None) -> Iterator[None]:
+    """While open, forwards of `model` on this thread are traced; every hook is gone afterwards, whatever happens.
 
-    A part that is called by itself is no forward of the model: it runs as it is, and `alone` is told its path.
+    A submodule that is called by itself is no forward of the model: it runs as it is, and `alone` gets its path.
     """
     thread = threading.get_ident()
-    current: list[Walk] = []
+    current: list[Tracer] = []
     handles = []
 
-    def before(part: Part) -> Any:
-        path = part.path
+    def before(entered: TracedModule) -> Any:
+        path = entered.path
 
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if threading.get_ident() != thread:
@@ -49,19 +49,19 @@ def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | N
                     if alone is not None:
                         alone(path)
                     return None
-                visitor.begin(args, kwargs)
-                current.append(Walk(visitor, sys._getframe(1)))
-                current[0].start(args, kwargs)
-            return current[0].enter(part, args, kwargs)
+                visitor.begin(Call(args, kwargs))
+                current.append(Tracer(visitor, sys._getframe(1)))
+                current[0].start(Call(args, kwargs))
+            return current[0].enter(entered, args, kwargs)
 
         return hook
 
-    def after(part: Part) -> Any:
+    def after(entered: TracedModule) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            if threading.get_ident() != thread or not current or not current[0].inside(part):
+            if threading.get_ident() != thread or not current or not current[0].inside(entered):
                 return None
             try:
-                return current[0].leave(part, output)
+                return current[0].leave(entered, output)
             finally:
                 if current[0].finished:
                     current.pop().__exit__(None, None, None)
@@ -72,9 +72,9 @@ def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | N
     try:
         for name, module in model.named_modules():
             if "parametrizations" in name.split("."):
-                continue  # computes a weight whenever somebody reads it: no part of the forward
-            part = Part.of(name or ROOT, module)
-            start, end = before(part), after(part)
+                continue  # computes a weight whenever somebody reads it: not in the forward
+            entered = TracedModule.of(name or ROOT, module)
+            start, end = before(entered), after(entered)
             setattr(start, OURS, True)
             setattr(end, OURS, True)
             handles.append(module.register_forward_pre_hook(start, prepend=True, with_kwargs=True))
@@ -83,12 +83,12 @@ def walking(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | N
     finally:
         for handle in handles:
             handle.remove()
-        for walk in current:
-            walk.__exit__(None, None, None)
+        for tracer in current:
+            tracer.__exit__(None, None, None)
         visitor.settle()
 
 
-class Walk(TorchFunctionMode):
+class Tracer(TorchFunctionMode):
     """One forward: the module stack, the call counts and the tags."""
 
     def __init__(self, visitor: Visitor, caller: FrameType) -> None:
@@ -96,55 +96,55 @@ class Walk(TorchFunctionMode):
         self.caller = caller  # what called the model
         self._visitor = visitor
         self._tags = Tags()
-        self._stack: list[Frame] = []
+        self._stack: list[OpenCall] = []
         self._calls: Counter[tuple[str, str]] = Counter()
         self._in_activation = 0
 
     # --- modules ----------------------------------------------------------------------------------------------------
 
-    def start(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for value in tensors((args, kwargs)):
+    def start(self, call: Call) -> None:
+        for value in call.tensors:
             self._tags.make(value, [])
         self.__enter__()
 
-    def inside(self, part: Part) -> bool:
-        return bool(self._stack) and self._stack[-1].part is part
+    def inside(self, entered: TracedModule) -> bool:
+        return bool(self._stack) and self._stack[-1].entered is entered
 
     @property
     def finished(self) -> bool:
         return not self._stack
 
-    def enter(self, part: Part, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def enter(self, entered: TracedModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         first = next(iter(tensors((args, kwargs))), None)
         before = self._tags.get(first)
-        call = self._count(part.path, "module")
-        self._stack.append(Frame(part, call, first, before))
-        if part.composite:
+        call = self._count(entered.path, "module")
+        self._stack.append(OpenCall(entered, call, first, before))
+        if entered.composite:
             self._in_activation += 1
             if first is None or before is None or before.origin is None:
                 return None
             shown = self._show(Point(*before.origin, "before_activation"), first, "activation")
-        elif part.whole or first is None or part.kind in ("norm", "activation", "dropout"):
+        elif entered.whole or first is None or entered.kind in ("norm", "activation", "dropout"):
             return None
         else:
-            point = Point(part.path, call, "input")
+            point = Point(entered.path, call, "input")
             if not self._visitor.wants(point) or not first.is_floating_point():
                 return None
-            shown = self._show(point, first, part.kind)
-        return None if shown is first else replaced((args, kwargs), first, shown)
+            shown = self._show(point, first, entered.kind)
+        return None if shown is first else replace_tensor((args, kwargs), first, shown)
 
-    def leave(self, part: Part, output: Any) -> Any:
+    def leave(self, entered: TracedModule, output: Any) -> Any:
         frame = self._stack.pop()
-        path, module, kind = part.path, part.module, part.kind
-        self._in_activation -= part.composite
+        path, module, kind = entered.path, entered.module, entered.kind
+        self._in_activation -= entered.composite
         if kind not in ("dropout", "norm"):
             self._visitor.settle()
         value = main_value(output)
-        if part.whole or value is None or not value.is_floating_point():
+        if entered.whole or value is None or not value.is_floating_point():
             return output
         parents = [tag for tag in (self._tags.get(value), frame.before) if tag is not None]
         shown = value
-        if part.composite and frame.before is not None:
+        if entered.composite and frame.before is not None:
             shown = self._activated(shown, frame.before, "", False)
         elif kind in modules.LAYERS:
             fan_in, fan_out = modules.widths(module)
@@ -158,7 +158,7 @@ class Walk(TorchFunctionMode):
                 shown = self._foreign_dropout(path, frame, shown)
         else:
             shown = self._show(Point(path, frame.call, "output"), shown, kind)
-        return output if shown is value else replaced(output, value, shown)
+        return output if shown is value else replace_tensor(output, value, shown)
 
     # --- showing values ---------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Walk(TorchFunctionMode):
             return self._add(func, name, args, kwargs)
         if name in modules.ACTIVATIONS and not self._in_activation and args:
             return self._activation(func, name, args, kwargs)
-        if name in modules.LINEARS and modules.layer_kind(self._stack[-1].part.module) is None:
+        if name in modules.LINEARS and modules.layer_kind(self._stack[-1].entered.module) is None:
             return self._functional_layer(func, name, args, kwargs)
         if name in modules.PRODUCTS:
             args = self._attention_product(args)
@@ -221,12 +221,12 @@ class Walk(TorchFunctionMode):
 
     def _path_around(self, leaf: type[nn.Module]) -> str:
         """The path of the module we are in, looking through modules that only wrap a function."""
-        parts = (frame.part for frame in reversed(self._stack))
-        return next((part.path for part in parts if not isinstance(part.module, leaf)), ROOT)
+        entered_modules = (frame.entered for frame in reversed(self._stack))
+        return next((entered.path for entered in entered_modules if not isinstance(entered.module, leaf)), ROOT)
 
     def _functional_layer(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Tensor:
         value = args[0] if args else kwargs["input"]
-        site, kind = f"{self._stack[-1].part.path}:{name}", "linear" if name == "linear" else "conv"
+        site, kind = f"{self._stack[-1].entered.path}:{name}", "linear" if name == "linear" else "conv"
         call = self._count(site, "module")
         before = self._tags.get(value)
         value = self._show(Point(site, call, "input"), value, kind)
@@ -255,8 +255,8 @@ class Walk(TorchFunctionMode):
         if tag.origin is not None:
             point = Point(*tag.origin, "after_activation")
             return self._show(point, output, "activation", in_place, name in modules.HOMOGENEOUS)
-        if name and self._stack[-1].part.kind != "activation":
-            site = f"{self._stack[-1].part.path}:{name.rstrip('_')}"
+        if name and self._stack[-1].entered.kind != "activation":
+            site = f"{self._stack[-1].entered.path}:{name.rstrip('_')}"
             return self._show(Point(site, self._count(site, "module"), "output"), output, "activation", in_place)
         return output  # an activation module of its own: shown as that module's output
 
@@ -270,7 +270,7 @@ class Walk(TorchFunctionMode):
             branch = residual_branch(tags[0], tags[1])
         if branch is None:
             return self._called(func, name, args, kwargs)
-        path = self._stack[-1].part.path
+        path = self._stack[-1].entered.path
         call = self._count(path, "residual")
         in_place = name in ("add_", "__iadd__")
         operands = list(args)
@@ -288,7 +288,7 @@ class Walk(TorchFunctionMode):
             if tag is not None and tag.attention is not None:
                 point = Point(tag.attention, self._count(tag.attention, "attention"), "weights")
                 shown = self._show(point, value, "attention")
-                return args if shown is value else replaced(args, value, shown)
+                return args if shown is value else replace_tensor(args, value, shown)
         return args
 
     def _sdpa(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
@@ -322,7 +322,7 @@ class Walk(TorchFunctionMode):
     def _attention_call(
         self, rate: float, training: bool, dropped: Callable[[], tuple[Tensor, Tensor]]
     ) -> tuple[Point, bool]:
-        path = self._stack[-1].part.path
+        path = self._stack[-1].entered.path
         point = Point(path, self._count(path, "attention"), "weights")
         found = OwnDropout(point, float(rate), "element", "bernoulli", training)
         runs = self._visitor.own_dropout(found)
@@ -339,7 +339,7 @@ class Walk(TorchFunctionMode):
         in_place = name.endswith("_") or kwargs.get("inplace", args[3] if len(args) > 3 else False) is True
         frame = self._stack[-1]
         frame.dropped = True
-        site = frame.part.path if frame.part.kind == "dropout" else f"{frame.part.path}:{name.rstrip('_')}"
+        site = frame.entered.path if frame.entered.kind == "dropout" else f"{frame.entered.path}:{name.rstrip('_')}"
         skipped = self._fused()
         noise = "alpha" if "alpha" in name else "bernoulli"
         point, kept = self._dropout_point(site, value)
@@ -354,14 +354,14 @@ class Walk(TorchFunctionMode):
         return after
 
     def _fused(self) -> bool:
-        """Whether we are in a layer that torch runs without its dropout when nobody looks (R5)."""
-        return any(runs_fused(frame.part.module) for frame in self._stack)
+        """Whether we are in a layer that torch runs without its dropout when nobody looks."""
+        return any(runs_fused(frame.entered.module) for frame in self._stack)
 
-    def _foreign_dropout(self, site: str, frame: Frame, value: Tensor) -> Tensor:
+    def _foreign_dropout(self, site: str, frame: OpenCall, value: Tensor) -> Tensor:
         """A dropout class that torch does not know: it has run by now, or did nothing in eval."""
-        rate, mask = modules.dropout_rate(frame.part.module) or 0.0, modules.foreign_mask(frame.part.module)
+        rate, mask = modules.dropout_rate(frame.entered.module) or 0.0, modules.foreign_mask(frame.entered.module)
         point, kept = self._dropout_point(site, value)
-        found = OwnDropout(point, rate, mask, "bernoulli", frame.part.module.training)
+        found = OwnDropout(point, rate, mask, "bernoulli", frame.entered.module.training)
         if self._visitor.own_dropout(found):
             if frame.input is not None:
                 self._visitor.own_ran(found, frame.input, value)
@@ -384,10 +384,10 @@ def _is_running(frame: FrameType) -> bool:
 
 
 @dataclass
-class Frame:
+class OpenCall:
     """A call of a module that has not returned yet."""
 
-    part: Part
+    entered: TracedModule
     call: int
     input: Tensor | None
     before: Tag | None

@@ -1,4 +1,4 @@
-"""What a walk shows, and to whom: the names of values, what is known of them, and the visitor that may change them."""
+"""Points of a forward, what is known of the values there, and the visitor protocol that may change them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from dropscope.model import Call
+
 
 class Point(NamedTuple):
     """One value of one forward: the `call`-th value at `position` of what is called `name`."""
@@ -16,10 +18,25 @@ class Point(NamedTuple):
     call: int
     position: str
 
+    @property
+    def site(self) -> tuple[str, int]:
+        """The call of what it belongs to: all positions there share their masks."""
+        return self.name, self.call
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The position, whichever call."""
+        return self.name, self.position
+
+    @property
+    def address(self) -> str:
+        """As a placement writes it: name[#call]@position, without the first call's number."""
+        return f"{self.name}{f'#{self.call}' if self.call else ''}@{self.position}"
+
 
 @dataclass(frozen=True)
 class About:
-    """What the walk knows of a value it shows."""
+    """What the tracer knows of a value it shows."""
 
     kind: str  # conv, linear, ffn, recurrent, embedding, attention, residual, dropout, activation, norm, block
     maps: bool = False  # dimension 1 counts feature maps
@@ -41,16 +58,16 @@ class OwnDropout:
 
 
 class Visitor(Protocol):
-    """What follows a walk. The first three are its own; the rest has an answer that suits most."""
+    """What follows a forward. The first three methods differ from visitor to visitor; the rest has a usual answer."""
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None: ...
+    def begin(self, call: Call) -> None: ...
 
     def wants(self, point: Point) -> bool: ...
 
     def visit(self, point: Point, value: Tensor, about: About) -> Tensor: ...
 
     def own_dropout(self, found: OwnDropout) -> bool:
-        """Told of a dropout of the model itself; True lets it run as called, and `own_ran` is then shown its effect."""
+        """Sees a dropout of the model itself; True lets it run as called, and `own_ran` then sees its effect."""
         return False
 
     def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
@@ -61,7 +78,7 @@ class Visitor(Protocol):
         return None
 
     def before(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
-        """Told of every function before it runs, but for mere questions; what it returns runs in its place."""
+        """Sees every function before it runs, except mere questions; what it returns runs in its place."""
         return func
 
     def settle(self) -> None:

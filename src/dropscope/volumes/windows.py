@@ -1,32 +1,32 @@
-"""Passes over a whole volume by windows: in every pass each window runs under masks of its own, keyed by volume and
-window; probabilities are averaged where windows overlap, and only then counted.
+"""Sliding windows over a volume, and passes over all of them.
 
-So a pass is one answer for the whole volume, and what is measured does not depend on batch size, on the order of
-windows, or on the slabs a large volume is taken in. Owns the windows and the slabs; files are `volumes.py`'s.
+In every pass each window runs under masks of its own, keyed by volume and window; probabilities are averaged where
+windows overlap, and only then counted. So a pass is one answer for the whole volume, and no measure depends on batch
+size, on the order of windows, or on the slabs that a large volume is cut into. See `nifti` for the files.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from dropscope.data import Batch
 from dropscope.device import free_bytes
-from dropscope.engine import Session, precise
-from dropscope.errors import BadInput
-from dropscope.injection import SiteNoise, disturbed
+from dropscope.engine import Engine, Session, Tick, choose_engine, precise, quiet
+from dropscope.errors import BadInput, Phrase
+from dropscope.injection import ResolvedPlacement
 from dropscope.measures import Measure
-from dropscope.model import example_keys, id_keys
+from dropscope.model import Call, id_keys
 from dropscope.scores import PassLabels
 from dropscope.statistics import PassStatistics, statistics_bytes
-from dropscope.tracing import Point
 
 Origin = tuple[int, ...]
+_BLENDED_BYTES = 256 << 20  # of the passes over a slab that are blended side by side
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Windows:
         return tuple((want - have) // 2 for have, want in zip(self.shape, self.padded, strict=True))
 
     def origins(self, first: int = 0, last: int | None = None) -> list[Origin]:
-        """Corners of the windows that touch rows `first` to `last` of axis 0 of the padded volume, in a fixed order.
+        """Corners of the windows that touch planes `first` to `last` of axis 0 of the padded volume, in a fixed order.
 
         >>> Windows((5, 2), (2, 2), 0.5).origins()
         [(0, 0), (1, 0), (2, 0), (3, 0)]
@@ -63,107 +63,142 @@ def plan_windows(shape: Sequence[int], roi: Sequence[int] | None, overlap: float
     """Windows of `roi` voxels over a volume; two sides mean slices for a 2-D network, None the whole volume at once."""
     sides = tuple(shape) if roi is None else tuple(roi)
     if not (isinstance(overlap, float | int) and 0 <= overlap < 1):
-        raise BadInput("windows overlap by a share of at least 0 and below 1", "overlap", overlap, "write 0.25")
+        raise BadInput("overlap must be in [0, 1)", "overlap", overlap, "write overlap=0.25")
     if any(not isinstance(side, int) or side < 1 for side in sides) or len(sides) not in (2, 3):
-        raise BadInput("a window has two or three sides", "roi", roi, "write 128x128x16, or 128x128 for slices")
+        remedy = "write roi=(128, 128, 16), or roi=(128, 128) for the slices of a 2-D network"
+        raise BadInput("roi must have two or three sides of at least 1", "roi", roi, remedy)
     flat = roi is not None and len(sides) == 2
     return Windows(tuple(shape), (*sides, 1) if flat else sides, float(overlap), flat)
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
-    """What was found for one volume, on the CPU."""
+class VolumePrediction:
+    """Label map and uncertainty maps of one volume, on the CPU."""
 
-    prediction: Tensor  # int64 [*shape], argmax of the mean over passes
+    labels: Tensor  # int64 [*shape], argmax of the mean over passes
     maps: dict[str, Tensor]  # measure → float32 [*shape]
-    labels: PassLabels  # volumes and votes of the label map of every pass
+    pass_labels: PassLabels  # volumes and votes of the label map of every pass
 
 
 def predict_volume(
-    setting: Session,
-    live: dict[Point, SiteNoise],
+    session: Session,
+    resolved: ResolvedPlacement,
     image: Tensor,
     windows: Windows,
-    rows: Sequence[Measure],
+    measures: Sequence[Measure],
     passes: int,
     batch_size: int = 4,
     memory: int | None = None,
-    tick: Callable[[int], None] = lambda count: None,
-) -> Predicted:
-    """Label map and uncertainty maps of `image[channels, *shape]`. Statistics are kept for as many rows of axis 0 at
-    once as fit into `memory` (60 % of what is free, if not said): more slabs, the same answer."""
-    needs = {"sum_p"}.union(*(row.needs for row in rows))
-    padded = pad(image, windows).to(setting.device)
-    key = int(example_keys((image[None],), {})[0])
-    slabs = _slabs(windows, statistics_bytes(needs, setting.classes) + 12 * setting.classes, memory, setting.device)
-    found: dict[str, list[Tensor]] = {}
-    labels: PassLabels | None = None
-    for rows_from, rows_to in slabs:
-        run = _Slab(setting, padded, windows, key, batch_size, rows_from, rows_to, tick)
-        plain = run.blended({}, None) if any(row.needs_plain for row in rows) else None
-        kept = PassStatistics(needs, None if plain is None else plain.movedim(1, -1))
-        answers = PassLabels(setting.classes)
-        for p in run.passes(live, passes):
-            kept.update(p.movedim(1, -1), check=False)
-            answers.update(p.argmax(1))
-        for row in rows:
-            found.setdefault(row.name, []).append(row(kept)[0].float().cpu())
-        found.setdefault("prediction", []).append(kept.mean[0].argmax(-1).cpu())
-        labels = answers if labels is None else labels.beside(answers)
-    assert labels is not None
-    whole = {name: torch.cat(parts) for name, parts in found.items()}
-    return Predicted(whole.pop("prediction"), whole, labels)
+    tick: Tick = quiet,
+    engine: str = "loop",
+) -> VolumePrediction:
+    """Label map and uncertainty maps of `image[channels, *shape]`.
+
+    Statistics are kept for as many planes of axis 0 at once as fit into `memory` (60 % of what is free if None): more
+    slabs, the same answer. The shared engine repays where noise enters late; by default the plain loop runs.
+    """
+    needs = {"sum_p"}.union(*(measure.needs for measure in measures))
+    padded = pad(image, windows).to(session.device)
+    key = int(Call((image[None],)).keys()[0])
+    running = choose_engine(session, [resolved], passes, engine)
+    slabs = _slabs(windows, bytes_per_voxel(measures, session.classes), memory, session.device)
+    parts: dict[str, list[Tensor]] = {}
+    pass_labels: PassLabels | None = None
+    for first, last in slabs:
+        slab = _Slab.of(padded, windows, key, batch_size, first, last)
+        plain = slab.plain(session) if any(measure.needs_plain for measure in measures) else None
+        statistics = PassStatistics(needs, None if plain is None else plain.movedim(1, -1))
+        votes = PassLabels(session.classes)
+        for p in slab.passes(running, passes, tick):
+            statistics.update(p.movedim(1, -1), check=False)
+            votes.update(p.argmax(1))
+        for measure in measures:
+            parts.setdefault(measure.name, []).append(measure(statistics)[0].float().cpu())
+        parts.setdefault("prediction", []).append(statistics.mean[0].argmax(-1).cpu())
+        pass_labels = votes if pass_labels is None else pass_labels.beside(votes)
+    assert pass_labels is not None
+    maps = {name: torch.cat(slabs_of_map) for name, slabs_of_map in parts.items()}
+    return VolumePrediction(maps.pop("prediction"), maps, pass_labels)
 
 
+def bytes_per_voxel(measures: Sequence[Measure], classes: int) -> int:
+    """Memory of the statistics of one voxel, and of the probabilities of the pass that updates them."""
+    needs = {"sum_p"}.union(*(measure.needs for measure in measures))
+    return statistics_bytes(needs, classes) + 12 * classes
+
+
+@dataclass(frozen=True, eq=False)
 class _Slab:
-    """Some rows of axis 0 of the volume, and every window that touches them."""
+    """Planes of axis 0 of the volume, and every window that touches them, in batches."""
 
-    def __init__(
-        self,
-        setting: Session,
-        padded: Tensor,
-        windows: Windows,
-        key: int,
-        batch_size: int,
-        first: int,
-        last: int,
-        tick: Callable[[int], None],
-    ) -> None:
-        self.setting, self.padded, self.windows, self.tick = setting, padded, windows, tick
-        self.first, self.last = first + windows.before[0], last + windows.before[0]  # in the padded volume
-        origins = windows.origins(self.first, self.last)
-        self.batches = [origins[i : i + batch_size] for i in range(0, len(origins), batch_size)]
-        self.keys = [id_keys([f"{key}:{origin}" for origin in batch]) for batch in self.batches]
+    padded: Tensor
+    windows: Windows
+    batches: list[list[Origin]]
+    key: int  # of the volume
+    first: int  # planes, in the padded volume
+    last: int
 
-    def passes(self, live: dict[Point, SiteNoise], passes: int) -> Iterator[Tensor]:
+    @classmethod
+    def of(cls, padded: Tensor, windows: Windows, key: int, batch_size: int, first: int, last: int) -> _Slab:
+        begin, end = first + windows.before[0], last + windows.before[0]
+        origins = windows.origins(begin, end)
+        batches = [origins[i : i + batch_size] for i in range(0, len(origins), batch_size)]
+        return cls(padded, windows, batches, key, begin, end)
+
+    def passes(self, engine: Engine, passes: int, tick: Tick) -> Iterator[Tensor]:
         """Probabilities `[1, C, *slab]` of each pass."""
-        setting = self.setting
-        with disturbed(setting.model, live, setting.site_map, setting.seed, setting.masks) as noise:
-            for number in range(passes):
-                yield self._blended(noise, number)
+        session = engine.session
+        at_once = max(1, min(passes, _BLENDED_BYTES // (4 * session.classes * self._voxels)))
+        for first in range(0, passes, at_once):
+            numbers = range(first, min(first + at_once, passes))
+            blends = [_Blend(self, session) for _ in numbers]
+            for origins in self.batches:
+                for block in engine.samples(0, self._batch(origins), numbers, tick):
+                    for number, p in enumerate(block.probabilities, block.first - first):
+                        blends[number].add(origins[block.rows], p)
+            for blend in blends:
+                yield blend.mean()
 
-    def blended(self, live: dict[Point, SiteNoise], number: int | None) -> Tensor:
-        with disturbed(self.setting.model, live, self.setting.site_map) as noise:
-            return self._blended(noise, number)
-
-    def _blended(self, noise: Any, number: int | None) -> Tensor:
-        windows, setting = self.windows, self.setting
-        rows = self.last - self.first
-        total = torch.zeros((setting.classes, rows, *windows.padded[1:]), device=setting.device)
-        count = torch.zeros((rows, *windows.padded[1:]), device=setting.device)
+    def plain(self, session: Session) -> Tensor:
+        """Probabilities `[1, C, *slab]` of the plain pass."""
+        blend = _Blend(self, session)
         with torch.no_grad(), precise():
-            for batch, keys in zip(self.batches, self.keys, strict=True):
-                noise.at(pass_=number, ids=keys)
-                given = torch.stack([cut_out(self.padded, windows, origin) for origin in batch])
-                p = setting.call((given,), {})
-                for origin, one in zip(batch, p.unsqueeze(-1) if windows.flat else p, strict=True):
-                    low, high = max(origin[0], self.first), min(origin[0] + windows.size[0], self.last)
-                    inside = (slice(low - self.first, high - self.first), *_span(origin, windows)[1:])
-                    total[(slice(None), *inside)] += one[:, low - origin[0] : high - origin[0]]
-                    count[inside] += 1
-                self.tick(len(batch))
+            for origins in self.batches:
+                blend.add(origins, session.plain(self._batch(origins)))
+        return blend.mean()
+
+    def _batch(self, origins: list[Origin]) -> Batch:
+        ids = [f"{self.key}:{origin}" for origin in origins]
+        inputs = torch.stack([cut_out(self.padded, self.windows, origin) for origin in origins])
+        return Batch(Call((inputs,)), None, id_keys(ids), ids, None)
+
+    @property
+    def _voxels(self) -> int:
+        return (self.last - self.first) * math.prod(self.windows.padded[1:])
+
+
+class _Blend:
+    """One pass over a slab: probabilities of its windows, averaged where they overlap."""
+
+    def __init__(self, slab: _Slab, session: Session) -> None:
+        self._slab = slab
+        shape = (slab.last - slab.first, *slab.windows.padded[1:])
+        self._total = torch.zeros((session.classes, *shape), device=session.device)
+        self._count = torch.zeros(shape, device=session.device)
+
+    def add(self, origins: Sequence[Origin], p: Tensor) -> None:
+        slab, windows = self._slab, self._slab.windows
+        for origin, one in zip(origins, p.unsqueeze(-1) if windows.flat else p, strict=True):
+            low, high = max(origin[0], slab.first), min(origin[0] + windows.size[0], slab.last)
+            inside = (slice(low - slab.first, high - slab.first), *_span(origin, windows)[1:])
+            self._total[(slice(None), *inside)] += one[:, low - origin[0] : high - origin[0]]
+            self._count[inside] += 1
+
+    def mean(self) -> Tensor:
+        """`[1, C, *slab]`, without the padding."""
+        windows = self._slab.windows
         crop = tuple(slice(b, b + n) for b, n in zip(windows.before[1:], windows.shape[1:], strict=True))
-        return (total / count)[(slice(None), slice(None), *crop)].unsqueeze(0)
+        return (self._total / self._count)[(slice(None), slice(None), *crop)].unsqueeze(0)
 
 
 def pad(image: Tensor, windows: Windows) -> Tensor:
@@ -180,9 +215,9 @@ def cut_out(padded: Tensor, windows: Windows, origin: Origin) -> Tensor:
     return part.squeeze(-1) if windows.flat else part
 
 
-def forwards(windows: Windows, per_voxel: int, memory: int | None, device: torch.device) -> int:
+def count_windows(windows: Windows, voxel_bytes: int, memory: int | None, device: torch.device) -> int:
     """How many windows run in one pass over the volume, slab by slab."""
-    slabs = _slabs(windows, per_voxel, memory, device)
+    slabs = _slabs(windows, voxel_bytes, memory, device)
     before = windows.before[0]
     return sum(len(windows.origins(first + before, last + before)) for first, last in slabs)
 
@@ -191,15 +226,16 @@ def _span(origin: Origin, windows: Windows) -> tuple[slice, ...]:
     return tuple(slice(start, start + side) for start, side in zip(origin, windows.size, strict=True))
 
 
-def _slabs(windows: Windows, per_voxel: int, memory: int | None, device: torch.device) -> list[tuple[int, int]]:
-    """Rows of axis 0 whose statistics fit into memory at once, the same number in each slab but the last."""
+def _slabs(windows: Windows, voxel_bytes: int, memory: int | None, device: torch.device) -> list[tuple[int, int]]:
+    """Planes of axis 0 whose statistics fit into memory at once, the same number in each slab but the last."""
     budget = free_bytes(device) if memory is None else memory
-    row = per_voxel * math.prod(windows.shape[1:])
-    rows = min(windows.shape[0], budget // max(row, 1))
-    if rows < 1:
+    plane_bytes = voxel_bytes * math.prod(windows.shape[1:])
+    planes = min(windows.shape[0], budget // max(plane_bytes, 1))
+    if planes < 1:
+        what = f"memory must hold the statistics of one plane of voxels, {plane_bytes} bytes"
         remedy = "ask for measures without a histogram, such as averaged_variance or predictive_entropy"
-        raise BadInput("the statistics of one row of voxels fit into memory", "bytes of a row", row, remedy)
-    return [(first, min(first + rows, windows.shape[0])) for first in range(0, windows.shape[0], rows)]
+        raise BadInput(what, "memory", Phrase(f"{budget} bytes"), remedy)
+    return [(first, min(first + planes, windows.shape[0])) for first in range(0, windows.shape[0], planes)]
 
 
 def _starts(length: int, side: int, overlap: float) -> list[int]:

@@ -18,14 +18,13 @@ from torch import Tensor, nn
 
 from dropscope import measures as m
 from dropscope import scores
-from dropscope.engine import Session, passes_of, precise, prepare
-from dropscope.injection import Audit, SiteNoise, audit_live
+from dropscope.engine import Engine, choose_engine, open_session, precise
+from dropscope.injection import Audit
 from dropscope.measures import Measure
-from dropscope.placement import Placement, as_placement
+from dropscope.placement import Placement
 from dropscope.scores import PassLabels
 from dropscope.statistics import PassStatistics
 from dropscope.studies.segmentation_measures.preparing import Prepared
-from dropscope.tracing import Point
 
 FLOORS = (1e-10, 1e-3)  # beside the 1e-7 of the definition: the ranking by this measure depends on it
 FOUR = m.SEGMENTATION
@@ -62,34 +61,36 @@ class Maps:
     values: dict[str, Tensor]  # measure → float32 [*roi]
 
 
-def opened(
+def open_engine(
     net: nn.Module,
     prepared: Prepared,
     cases: Sequence[int],
     placement: Placement | str,
+    passes: int,
     seed: int,
     device: torch.device,
-) -> tuple[Session, dict[Point, SiteNoise]]:
-    """The network on its device with the cases as data, and the values that get noise."""
+) -> Engine:
+    """The engine for one placement on the cases.
+
+    The plain loop: noise starts in the second block, so a captured graph would save little and cost seconds per network.
+    Masks are keyed by the names of the cases, so no case depends on another.
+    """
     at_once = max(1, _VOXELS_AT_ONCE["cuda" if device.type == "cuda" else "cpu"] // prepared.labels[0].numel())
     rows = list(cases)
     labels = torch.where(prepared.valid[rows], prepared.labels[rows], _IGNORED).long()
-    setting = prepare(
+    session = open_session(
         net, (prepared.images[rows], labels), seed=seed, device=device, batch_size=at_once, ignore_label=_IGNORED,
         ids=[prepared.names[i] for i in rows], groups=[prepared.about["patients"][i] for i in rows],
     )  # fmt: skip
-    (live,) = setting.resolve([placement])
-    return setting, live
+    return choose_engine(session, session.resolve([placement]), passes, engine="loop")
 
 
-def check_noise(setting: Session, live: dict[Point, SiteNoise], placement: Placement | str) -> Audit:
+def check_noise(engine: Engine, placement: Placement | str) -> Audit:
     """Fails unless noise takes effect where the placement asks for it. Few cases, because every site costs passes of
     them; but not one, of whose few feature maps a low rate may drop none in all passes of the audit."""
-    images = torch.cat([batch.args[0] for batch in setting.data.batches[:_AUDITED]])[:_AUDITED]
-    args = (images.to(setting.device),)
-    with precise():
-        found = audit_live(setting.model, as_placement(placement), live, args, {}, setting.site_map, setting.seed)
-    return found.raise_if_failed()
+    session = engine.session
+    few = session.data.rebatched(_AUDITED)
+    return session.with_data(few).audit(engine.placements[0], placement)
 
 
 def evaluate(
@@ -105,24 +106,23 @@ def evaluate(
     """A row per case and measure: `auprc` (NaN where the case has no errors), errors, voxels, Dice of each class, and
     the uncertainty of the case as a whole.
 
-    The plain loop runs: noise starts in the second block, so a captured graph would save little and cost seconds per
-    network. Masks are keyed by the names of the cases, so no case depends on another.
     """
-    setting, live = opened(net, prepared, cases, placement, seed, torch.device(device))
-    check_noise(setting, live, placement)
+    engine = open_engine(net, prepared, cases, placement, passes, seed, torch.device(device))
+    check_noise(engine, placement)
+    session = engine.session
     needs = {"sum_p"}.union(*(row.needs for row in MEASURES))
     place = {name: number for number, name in enumerate(prepared.names)}
     rows: list[dict[str, Any]] = []
-    for batch in setting.data.batches:
+    for batch in session.data.batches:
         assert batch.labels is not None
-        label = batch.labels.to(setting.device)
+        label = batch.labels.to(session.device)
         with torch.no_grad(), precise():
-            plain = setting.plain(batch)
+            plain = session.plain(batch)
             kept, votes = PassStatistics(needs, plain.movedim(1, -1)), PassLabels(prepared.classes, label != _IGNORED)
-            for p in passes_of(setting, live, batch, passes):
-                kept.update(p.movedim(1, -1))
-                votes.update(p.argmax(1))
-                tick(batch.n)
+            for block in engine.samples(0, batch, range(passes), tick):
+                for p in block.probabilities:
+                    kept.update(p.movedim(1, -1))
+                    votes.update(p.argmax(1))
             rows += _rows(kept, votes, plain, label, prepared, [place[name] for name in batch.ids])
     return pd.DataFrame(rows)
 
@@ -177,15 +177,16 @@ def maps_of(
     device: torch.device,
 ) -> list[Maps]:  # fmt: skip
     """Prediction and the paper's four measures voxel by voxel, for pictures."""
-    setting, live = opened(net, prepared, cases, placement, seed, device)
+    engine = open_engine(net, prepared, cases, placement, passes, seed, device)
     rows = m.resolve(list(FOUR))
     needs = {"sum_p"}.union(*(row.needs for row in rows))
     found = []
-    for batch in setting.data.batches:
+    for batch in engine.session.data.batches:
         with torch.no_grad(), precise():
             kept = PassStatistics(needs)
-            for p in passes_of(setting, live, batch, passes):
-                kept.update(p.movedim(1, -1))
+            for block in engine.samples(0, batch, range(passes)):
+                for p in block.probabilities:
+                    kept.update(p.movedim(1, -1))
             values = {row.name: row(kept).float().cpu() for row in rows}
         prediction = kept.mean.argmax(-1).cpu()
         found += [Maps(prediction[i], {n: v[i] for n, v in values.items()}) for i in range(batch.n)]
@@ -200,11 +201,15 @@ def costs(
 
     Passes are kept here, so that a measure is timed without them; the faster of two runs counts.
     """
-    setting, live = opened(net, prepared, [case], placement, seed, device)
+    engine = open_engine(net, prepared, [case], placement, passes, seed, device)
     with torch.no_grad(), precise():
-        batch = setting.data.batches[0]
-        list(passes_of(setting, live, batch, 2))  # the first forwards choose their kernels
-        taken, outputs = _timed(lambda: [p.movedim(1, -1) for p in passes_of(setting, live, batch, passes)], device)
+        batch = engine.session.data.batches[0]
+        list(engine.samples(0, batch, range(2)))  # the first forwards choose their kernels
+
+        def run() -> list[Tensor]:
+            return [p.movedim(1, -1) for block in engine.samples(0, batch, range(passes)) for p in block.probabilities]
+
+        taken, outputs = _timed(run, device)
         found = {"forward": taken}
         for row in MEASURES:
             found[row.name] = min(_timed(lambda row=row: _alone(row, outputs), device)[0] for _ in range(2))  # type: ignore[misc]

@@ -21,7 +21,7 @@ from dropscope.device import as_device
 from dropscope.errors import BadInput, nearest
 from dropscope.injection import examine, resolve
 from dropscope.loading import load_model
-from dropscope.model import random_state_kept
+from dropscope.model import Call, random_state_kept
 from dropscope.placement import as_placement
 from dropscope.studies.segmentation_measures import experiments as grid_of
 from dropscope.studies.segmentation_measures.decathlon import read_decathlon
@@ -296,4 +296,4 @@ def _check_network(work: Work, units: Sequence[Network], experiment: Experiment,
         if shape != wanted:
             raise BadInput(f"the network returns logits {wanted}", "--model", shape, "build it with those classes")
         _check_training(net, image.expand(2, *image.shape[1:]), wanted[1:], units[0].rate > 0)
-        resolve(as_placement(text), examine(net, (image,), {}))
+        resolve(as_placement(text), examine(net, Call.of(image)))

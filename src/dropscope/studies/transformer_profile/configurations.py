@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from dropscope.checks import check_choice
 from dropscope.errors import BadInput
 from dropscope.injection import FIELDS, SiteMap, examine, resolve, with_rates
-from dropscope.model import random_state_kept
+from dropscope.model import Call, random_state_kept
 from dropscope.placement import Placement
 from dropscope.tracing import Point
 
@@ -54,7 +54,7 @@ class Reach:
     remarks: tuple[str, ...]
 
 
-def reach(model: nn.Module, example: dict[str, Tensor], site_map: SiteMap, as_it_came: bool = True) -> Reach:
+def reach(model: nn.Module, example: Call, site_map: SiteMap, as_it_came: bool = True) -> Reach:
     """What the config fields of the model's family reach, seen by building it with tell-tale rates.
 
     A head with a field of its own keeps the rate its config gives it. For a family without known fields, what a
@@ -66,9 +66,9 @@ def reach(model: nn.Module, example: dict[str, Tensor], site_map: SiteMap, as_it
     if config.model_type in FIELDS:
         with random_state_kept():
             twin = type(model)(with_rates(config, attention=_TELL_ATTENTION, hidden=_TELL_HIDDEN)).eval()
-        twin = twin.to(next(iter(example.values())).device)
+        twin = twin.to(example.tensors[0].device)
         names = {_TELL_ATTENTION: "attention", _TELL_HIDDEN: "ffn"}
-        own = examine(twin, (), example).own
+        own = examine(twin, example).own
         follows: dict[Point, str | float] = {point: names.get(found.rate, found.rate) for point, found in own.items()}
     else:
         follows = {}

@@ -6,22 +6,23 @@ over models and claims read the tables.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
 from dropscope import measures
-from dropscope.errors import AuditFailed, BadInput
-from dropscope.injection import Audit, SiteMap, audit_live, examine, resolve
+from dropscope.data import Batch, Data
+from dropscope.engine import LoopEngine, Session, open_session, rows_at_once
+from dropscope.errors import AuditFailed, BadInput, Phrase
+from dropscope.injection import Audit, SiteMap
+from dropscope.model import Call
 from dropscope.placement import Placement
 from dropscope.statistics import PassStatistics
-from dropscope.studies.transformer_profile.passes import probabilities_of_passes, rows_at_once
-from dropscope.studies.transformer_profile.tokens import Encoded, TokenBatch, length_sorted, padding
+from dropscope.studies.transformer_profile.tokens import Encoded
 
 OVERALL = "overall"
 PRECISIONS = ("fp32", "bf16")
@@ -33,24 +34,35 @@ _AUDITED = 8  # items
 class Bench:
     """A model on its device with its test items: what every evaluation of it shares."""
 
-    model: nn.Module
-    site_map: SiteMap
     encoded: Encoded
-    batches: list[TokenBatch]  # on the device: to send one there waits for all that the device was given before
-    example: dict[str, Tensor]  # a few items, on the device
-    half: nn.Module | None = None  # its twin in bf16, which then runs the passes; sites and audits are the model's
+    session: Session  # its data are the items in length-sorted batches, on the device
+    audited: Data  # a few items
 
     @property
-    def running(self) -> nn.Module:
-        return self.model if self.half is None else self.half
+    def model(self) -> nn.Module:
+        return self.session.model
+
+    @property
+    def site_map(self) -> SiteMap:
+        return self.session.site_map
 
     @property
     def device(self) -> torch.device:
-        return next(self.model.parameters()).device
+        return self.session.device
+
+    @property
+    def example(self) -> Call:
+        """A few items, on the device."""
+        return self.audited.batches[0].call.to(self.device)
 
     @property
     def padding(self) -> float:
-        return padding(self.batches)
+        return self.session.data.padding
+
+    def engine(self, placement: Placement, passes: int, masks: str, seed: int) -> LoopEngine:
+        """The loop with passes folded into the batch: capturing each of 95 configurations would cost more."""
+        session = replace(self.session, masks=masks, seed=seed)
+        return LoopEngine(session, session.resolve([placement]), passes, fold=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,19 +78,19 @@ class Evaluation:
 
 
 def bench(model: nn.Module, encoded: Encoded, device: torch.device, precision: str = "fp32") -> Bench:
-    """The model on its device, its sites, and its items in length-sorted batches. In `bf16` a twin runs the passes:
+    """The model on its device, its sites, and its items in length-sorted batches. In `bf16` a copy runs the passes:
     what that changes is measured against the model, never assumed."""
     model = model.to(device).eval()
-    median = sorted(len(tokens) for tokens in encoded.tokens)[len(encoded.tokens) // 2]
     broken = next((name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()), None)
     if broken is not None:
-        raise BadInput("weights are numbers", broken, "not finite", "train at a lower rate, or mend the checkpoint")
-    batches = length_sorted(encoded, lambda length: rows_at_once(model, length, device))
-    batches = [batch.to(device) for batch in batches]
+        remedy = "train at a lower rate, or repair the checkpoint"
+        raise BadInput(f"weights of {broken} must be finite", broken, Phrase("NaN or infinity"), remedy)
+    median = sorted(len(tokens) for tokens in encoded.tokens)[len(encoded.tokens) // 2]
     middle = sorted(range(len(encoded.tokens)), key=lambda i: abs(len(encoded.tokens[i]) - median))[:_AUDITED]
-    example = {name: value.to(device) for name, value in encoded.inputs(middle).items()}
-    half = copy.deepcopy(model).to(torch.bfloat16) if precision == "bf16" else None
-    return Bench(model, examine(model, (), example), encoded, batches, example, half)
+    few = encoded.data(middle)
+    session = open_session(model, few, device=device, precision=precision)
+    items = encoded.data().length_sorted(lambda length: rows_at_once(model, length, device))
+    return Bench(encoded, session.with_data(items.on(device)), few)
 
 
 def evaluate(
@@ -106,21 +118,25 @@ def difference(on: Bench, placement: Placement, passes: int, masks: str, seed: i
 
     In fp32 no noise waits for what follows, so that this also shows whether waiting changes anything.
     """
-    if on.half is None:
+    if on.session.half is None:
         return 0.0, 0.0
-    live = resolve(placement, on.site_map)
+    half = on.engine(placement, passes, masks, seed)
+    single = LoopEngine(replace(half.session, half=None), half.placements, passes, fold=True, may_wait=False)
 
-    def shown(net: nn.Module, may_wait: bool) -> Tensor:
-        found = probabilities_of_passes(net, on.site_map, live, on.batches, passes, masks, seed, may_wait=may_wait)
-        return torch.cat([p.flatten() for _, _, p in found])
+    def shown(engine: LoopEngine) -> Tensor:
+        batches = engine.session.data.batches
+        return torch.cat(
+            [b.probabilities.flatten() for batch in batches for b in engine.samples(0, batch, range(passes))]
+        )
 
-    apart = (shown(on.half, True) - shown(on.model, False)).abs()
+    apart = (shown(half) - shown(single)).abs()
     return float(apart.mean()), float(apart.max())
 
 
 def audit(on: Bench, placement: Placement, seed: int) -> Audit:
-    live = resolve(placement, on.site_map)
-    return audit_live(on.model, placement, live, (), on.example, on.site_map, seed).raise_if_failed()
+    session = replace(on.session, data=on.audited, seed=seed)
+    (resolved,) = session.resolve([placement])
+    return session.audit(resolved, placement)
 
 
 def accuracies(
@@ -132,24 +148,34 @@ def accuracies(
 
 def _run(
     on: Bench, placement: Placement, passes: int, masks: str, seed: int, tick: Callable[[int], None]
-) -> tuple[Tensor, dict[int, PassStatistics]]:
+) -> tuple[Tensor, list[PassStatistics]]:
     """Which item was right in which pass, `[passes, items]`, and the statistics of each batch.
 
     Without noise every pass is the plain pass: two are run, must agree to the bit, and stand for all.
     """
-    live = resolve(placement, on.site_map)
+    engine = on.engine(placement, passes, masks, seed)
+    noisy = bool(engine.placements[0])
     labels = on.encoded.labels.to(on.device)
-    asked = passes if live else min(passes, 2)
+    asked = passes if noisy else min(passes, 2)
     right = torch.zeros(asked, len(labels), dtype=torch.bool, device=on.device)
-    kept: dict[int, PassStatistics] = {}
-    plain: dict[int, Tensor] = {}
-    for batch, first, p in probabilities_of_passes(on.running, on.site_map, live, on.batches, asked, masks, seed, tick):
-        if not live and not torch.equal(p, plain.setdefault(id(batch), p[:1]).expand_as(p)):
-            raise AuditFailed("two plain passes of the deterministic configuration differ: some randomness is left on")
-        statistics = kept.setdefault(id(batch), PassStatistics({"sum_p", "sum_plogp"}))
-        statistics.update(p, passes_dim=0)
-        right[first : first + len(p), batch.rows] = p.argmax(-1) == labels[batch.rows]
-    return (right if live else right[:1].expand(passes, -1)).cpu(), kept
+    statistics = []
+    for batch in engine.session.data.batches:
+        rows, kept = _rows_of(batch).to(on.device), PassStatistics({"sum_p", "sum_plogp"})
+        plain: Tensor | None = None
+        for block in engine.samples(0, batch, range(asked), tick):
+            p = block.probabilities
+            plain = p[:1] if plain is None else plain
+            if not noisy and not torch.equal(p, plain.expand_as(p)):
+                raise AuditFailed("two plain passes of the deterministic configuration differ: some randomness is on")
+            kept.update(p, passes_dim=0)
+            right[block.first : block.first + len(p), rows] = p.argmax(-1) == labels[rows]
+        statistics.append(kept)
+    return (right if noisy else right[:1].expand(passes, -1)).cpu(), statistics
+
+
+def _rows_of(batch: Batch) -> Tensor:
+    assert batch.rows is not None
+    return batch.rows
 
 
 def _accuracies(on: Bench, right: Tensor) -> pd.DataFrame:
@@ -163,14 +189,13 @@ def _accuracies(on: Bench, right: Tensor) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _rows(on: Bench, right: Tensor, statistics: dict[int, PassStatistics]) -> pd.DataFrame:
+def _rows(on: Bench, right: Tensor, statistics: list[PassStatistics]) -> pd.DataFrame:
     table, count = on.encoded.table, len(on.encoded.table)
     mean: Tensor | None = None
     shown = {name: torch.zeros(count, dtype=torch.float64) for name in ("predictive_entropy", "bald")}
-    for batch in on.batches:
-        kept = statistics[id(batch)]
+    for batch, kept in zip(on.session.data.batches, statistics, strict=True):
         mean = torch.zeros(count, kept.mean.shape[-1], dtype=torch.float64) if mean is None else mean
-        rows = batch.rows.cpu()
+        rows = _rows_of(batch)
         mean[rows] = kept.mean.cpu()
         for name, values in shown.items():
             values[rows] = getattr(measures, name)(kept).double().cpu()

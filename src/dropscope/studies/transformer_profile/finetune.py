@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from dropscope.injection import examine, injected
+from dropscope.model import Call
 from dropscope.report import write_text
 from dropscope.studies.training import History, Recipe, fit, trained_once
 from dropscope.studies.transformer_profile.checkpoints import Described, load
@@ -110,5 +111,5 @@ def _noise(
 ) -> AbstractContextManager[Any]:
     if configuration is None:
         return nullcontext()
-    site_map = examine(net, (), encoded.inputs(range(min(4, len(encoded.tokens)))))
+    site_map = examine(net, Call.of(encoded.inputs(range(min(4, len(encoded.tokens))))))
     return injected(net, placement_of(configuration, "component", None), seed + 1, site_map=site_map)

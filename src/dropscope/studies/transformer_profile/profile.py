@@ -110,7 +110,7 @@ def _one_configuration(
         "model": parts.name, "configuration": configuration.name, "attention_rate": configuration.attention,
         "ffn_rate": configuration.ffn, "mode": study.rates, "masks": study.masks, "protocol": study.protocol,
         "placement": str(placement), "placement_digest": placement.key, "audit_ok": True, "seconds": found.seconds,
-        "precision": "fp32" if on.half is None else "bf16",
+        "precision": on.session.precision,
         "bf16_difference_mean": found.difference[0], "bf16_difference_largest": found.difference[1],
         "remarks": [*(reached.remarks if reached is not None else ()), *found.remarks],
     }  # fmt: skip

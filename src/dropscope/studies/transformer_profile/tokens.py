@@ -6,22 +6,20 @@ Owns the batches of the study. Noise is keyed by the item, so that batching chan
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from dropscope.data import Batch, Data
 from dropscope.errors import BadInput
-from dropscope.model import id_keys
+from dropscope.model import Call, id_keys
 from dropscope.studies.transformer_profile.checkpoints import Described
 
 LONG_TEXTS = ("skip", "cut")
-WASTE = 0.05  # of all tokens at most, as padding: less of it needs more forwards
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +34,20 @@ class Encoded:
     @property
     def labels(self) -> Tensor:
         return torch.tensor(self.table.label.to_numpy(copy=True), dtype=torch.int64)
+
+    def data(self, rows: Sequence[int] | None = None) -> Data:
+        """The items, or some of them, as the engine takes them: keyed by item, grouped by context."""
+        chosen = list(range(len(self.tokens)) if rows is None else rows)
+        table = self.table.iloc[chosen]
+        batch = Batch(
+            Call((), self.inputs(chosen)),
+            self.labels[chosen],
+            self.keys[chosen],
+            list(table.item),
+            list(table.context),
+            torch.tensor(chosen),
+        )
+        return Data((batch,), "ids", "")
 
     def inputs(self, rows: Sequence[int]) -> dict[str, Tensor]:
         """`input_ids` and `attention_mask` of some rows, padded on the right to the longest of them."""
@@ -84,69 +96,6 @@ def encode(described: Described, table: pd.DataFrame, long_texts: str = "skip") 
     tokens = tuple(torch.tensor(ids, dtype=torch.int64) for ids in special)
     keys = id_keys(list(table.item))
     return Encoded(table, tokens, described.tokenizer.pad_token_id, keys), remarks
-
-
-@dataclass(frozen=True, eq=False)
-class TokenBatch:
-    """Some items of nearly one length. `rows` are their numbers in the table."""
-
-    rows: Tensor
-    keys: Tensor
-    inputs: dict[str, Tensor]
-
-    @property
-    def n(self) -> int:
-        return len(self.rows)
-
-    @property
-    def length(self) -> int:
-        return int(self.inputs["input_ids"].shape[1])
-
-    def to(self, device: torch.device) -> TokenBatch:
-        inputs = {name: value.to(device) for name, value in self.inputs.items()}
-        return TokenBatch(self.rows.to(device), self.keys.to(device), inputs)
-
-
-def length_sorted(encoded: Encoded, at_most: Callable[[int], int]) -> list[TokenBatch]:
-    """The items in order of length, in as few pieces as so little padding allows, cut where one has more items than
-    `at_most` says for its length."""
-    lengths = np.array([len(tokens) for tokens in encoded.tokens])
-    order = np.argsort(lengths, kind="stable")
-    ends = _fewest(lengths[order])
-    pieces = [order[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-    found = []
-    for piece in pieces:
-        size = at_most(int(lengths[piece[-1]]))
-        found += [torch.from_numpy(piece[i : i + size]) for i in range(0, len(piece), size)]
-    return [TokenBatch(rows, encoded.keys[rows], encoded.inputs(rows.tolist())) for rows in found]
-
-
-def _fewest(rising: NDArray[np.int64]) -> list[int]:
-    """Where to cut lengths in rising order, so that the fewest pieces have little padding: the end of each piece.
-
-    >>> _fewest(np.array([10, 10, 30, 31])), _fewest(np.array([20, 20, 20, 21]))
-    ([2, 4], [4])
-    """
-    sizes, counts = np.unique(rising, return_counts=True)
-    below = np.concatenate([[0], np.cumsum(counts)])
-    # piece[i, j]: tokens computed where the sizes i to j − 1 are one piece
-    piece = np.triu((below[None, :] - below[:, None]) * np.concatenate([[0], sizes])[None, :]).astype(float)
-    piece[np.tril_indices(len(below))] = np.inf
-    best, cuts = piece[0], [np.zeros(len(below), dtype=np.int64)]
-    while best[-1] * (1 - WASTE) > rising.sum() and len(cuts) < len(sizes):
-        through = best[:, None] + piece
-        cuts.append(through.argmin(0))
-        best = through.min(0)
-    ends = [len(sizes)]
-    for last in reversed(cuts[1:]):
-        ends.append(int(last[ends[-1]]))
-    return [int(below[end]) for end in reversed(ends)]
-
-
-def padding(batches: Sequence[TokenBatch]) -> float:
-    """The share of padding among all tokens that are computed."""
-    real = sum(int(batch.inputs["attention_mask"].sum()) for batch in batches)
-    return 1 - real / sum(batch.n * batch.length for batch in batches)
 
 
 class Shuffled:

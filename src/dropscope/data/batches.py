@@ -1,0 +1,273 @@
+"""Batches of examples with their keys, and the data set they make up: `Batch` and `Data`.
+
+Owns how examples are cut, joined and sorted by length. Where they come from is `dataset`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dropscope.checks import check_count
+from dropscope.errors import BadInput, Phrase
+from dropscope.model import Call
+
+PADDING = 0.05  # share of padding among all tokens that is worth keeping: less of it needs more forwards
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some examples of a data set, as one call of a model. A user sees `ids`, noise is keyed by `keys`."""
+
+    call: Call
+    labels: Tensor | None  # int64 [n] or [n, *spatial], on the CPU
+    keys: Tensor  # int64 [n]
+    ids: list[Any]
+    groups: list[Any] | None
+    rows: Tensor | None = None  # int64 [n], on the CPU: places in the data set, where batches are in another order
+
+    @property
+    def n(self) -> int:
+        return len(self.ids)
+
+    def take(self, numbers: Sequence[int]) -> Batch:
+        where = torch.tensor(list(numbers))
+        return Batch(
+            self.call.take(numbers),
+            None if self.labels is None else self.labels[where.to(self.labels.device)],
+            self.keys[where.to(self.keys.device)],
+            [self.ids[i] for i in numbers],
+            None if self.groups is None else [self.groups[i] for i in numbers],
+            None if self.rows is None else self.rows[where],
+        )
+
+    def cut(self, start: int, stop: int) -> Batch:
+        """Some neighbouring examples, as views."""
+        rows = slice(start, stop)
+        return Batch(
+            self.call.map(lambda t: t[rows] if t.dim() > 0 else t),
+            None if self.labels is None else self.labels[rows],
+            self.keys[rows],
+            self.ids[rows],
+            None if self.groups is None else self.groups[rows],
+            None if self.rows is None else self.rows[rows],
+        )
+
+    def first_two(self) -> Batch:
+        """The first example and the first that differs from it: equal ones would hide what one does to the other."""
+        other = torch.zeros(self.n, dtype=torch.bool)
+        for tensor in self.call.tensors:
+            if tensor.dim() > 0 and len(tensor) == self.n:
+                different = tensor != tensor[:1]
+                other |= (different.flatten(1).any(1) if tensor.dim() > 1 else different).cpu()
+        differs = other.nonzero().flatten().tolist()
+        return self.take([0, *(differs[:1] or range(1, self.n)[:1])])
+
+    @property
+    def signature(self) -> str:
+        """Shapes and types of one example: batches that share it can run through one graph."""
+        shapes = self.call.map(lambda t: (tuple(t.shape[1:]), t.dtype))
+        return repr((shapes.args, sorted(shapes.kwargs.items())))
+
+    @property
+    def lengths(self) -> NDArray[np.int64] | None:
+        """Tokens of each example, where an attention mask pads them on the right; None elsewhere."""
+        mask = self.call.kwargs.get("attention_mask")
+        if not isinstance(mask, Tensor) or mask.dim() != 2 or "input_ids" not in self.call.kwargs:
+            return None
+        tokens = mask.cpu().long()
+        if not bool((tokens[:, 1:] <= tokens[:, :-1]).all()) or not bool(tokens[:, 0].all()):
+            return None
+        return tokens.sum(1).numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Every example of a data set. `fingerprint` is of their keys and labels in order, however batched."""
+
+    batches: tuple[Batch, ...]
+    keyed_by: str  # "fingerprint" | "ids" | "index"
+    fingerprint: str
+
+    @property
+    def n(self) -> int:
+        return sum(batch.n for batch in self.batches)
+
+    @property
+    def labels(self) -> Tensor | None:
+        """`[n, *spatial]` in the order of the batches, or None without labels."""
+        parts = [batch.labels for batch in self.batches if batch.labels is not None]
+        shapes = {tuple(part.shape[1:]) for part in parts}
+        if len(shapes) > 1:
+            received = Phrase(f"shapes {', '.join(map(str, sorted(shapes)))}")
+            raise BadInput("labels must have one shape", "labels", received, "go batch by batch, or resample to one")
+        return torch.cat(parts) if parts else None
+
+    @property
+    def keys(self) -> Tensor:
+        return torch.cat([batch.keys for batch in self.batches])
+
+    @property
+    def ids(self) -> list[Any]:
+        return [value for batch in self.batches for value in batch.ids]
+
+    @property
+    def groups(self) -> list[Any] | None:
+        if self.batches[0].groups is None:
+            return None
+        return [value for batch in self.batches for value in batch.groups or []]
+
+    @property
+    def order(self) -> Tensor | None:
+        """Where each example of the batches stands in the data set; None where they are in its order."""
+        rows = [batch.rows for batch in self.batches]
+        return None if rows[0] is None else torch.cat([row for row in rows if row is not None])
+
+    @property
+    def padding(self) -> float:
+        """The share of padding among all tokens of text batches."""
+        lengths = [batch.lengths for batch in self.batches]
+        real = sum(int(each.sum()) for each in lengths if each is not None)
+        return 1 - real / sum(batch.call.kwargs["attention_mask"].numel() for batch in self.batches)
+
+    def on(self, device: torch.device) -> Data:
+        """The same batches with inputs and keys on a device: sending one waits for all the device was given before."""
+        moved = (replace(b, call=b.call.to(device), keys=b.keys.to(device)) for b in self.batches)
+        return replace(self, batches=tuple(moved))
+
+    def rebatched(self, batch_size: int) -> Data:
+        """The same examples in batches of at most `batch_size`; neighbours join where their shapes agree."""
+        check_count(batch_size, "batch_size", 256)
+        joined: list[list[Batch]] = []
+        room = 0
+        for batch in self.batches:
+            start = 0
+            while start < batch.n:
+                if room == 0 or _layout(joined[-1][0]) != _layout(batch):
+                    joined.append([])
+                    room = batch_size
+                joined[-1].append(batch.cut(start, start + room))
+                start += joined[-1][-1].n
+                room -= joined[-1][-1].n
+        return replace(self, batches=tuple(_join(neighbours) for neighbours in joined))
+
+    def length_sorted(self, at_most: Callable[[int], int] | None = None) -> Data:
+        """Token batches in order of length, each cut to its longest text, in as few batches as little padding allows.
+
+        Data without right-padded tokens is returned as it is. `at_most(length)` limits the examples of a batch; labels
+        must be one per example.
+        """
+        lengths = [batch.lengths for batch in self.batches]
+        known = [each for each in lengths if each is not None]
+        if len(known) < len(lengths) or any(b.labels is not None and b.labels.dim() > 1 for b in self.batches):
+            return self
+        every = np.concatenate(known)
+        order = np.argsort(every, kind="stable")
+        ends = fewest_batches(every[order])
+        places = [(number, i) for number, each in enumerate(known) for i in range(len(each))]
+        batches = []
+        for begin, end in zip([0, *ends[:-1]], ends, strict=True):
+            size = end - begin if at_most is None else at_most(int(every[order[end - 1]]))
+            for first in range(begin, end, size):
+                chosen = order[first : min(first + size, end)]
+                batches.append(self._gathered(chosen, places, int(every[chosen].max())))
+        return replace(self, batches=tuple(batches))
+
+    def _gathered(self, chosen: NDArray[np.int64], places: Sequence[tuple[int, int]], longest: int) -> Batch:
+        """The examples `chosen`, wherever they are, cut to `longest` tokens."""
+
+        def cut(batch: Batch, i: int) -> Batch:
+            one = batch.cut(i, i + 1)
+            width = one.call.kwargs["attention_mask"].shape[1]
+
+            def fit(t: Tensor) -> Tensor:
+                return _fitted(t, longest) if t.dim() > 1 and t.shape[1] == width else t
+
+            return replace(one, call=one.call.map(fit))
+
+        joined = _join([cut(self.batches[places[i][0]], places[i][1]) for i in chosen])
+        old = self.order
+        rows = torch.from_numpy(chosen) if old is None else old[torch.from_numpy(chosen)]
+        return replace(joined, rows=rows)
+
+
+def fewest_batches(rising: NDArray[np.int64]) -> list[int]:
+    """Where to cut lengths in rising order, so that the fewest batches have little padding: the end of each batch.
+
+    >>> fewest_batches(np.array([10, 10, 30, 31])), fewest_batches(np.array([20, 20, 20, 21]))
+    ([2, 4], [4])
+    """
+    sizes, counts = np.unique(rising, return_counts=True)
+    below = np.concatenate([[0], np.cumsum(counts)])
+    # tokens[i, j]: computed where the sizes i to j − 1 are one batch
+    tokens = np.triu((below[None, :] - below[:, None]) * np.concatenate([[0], sizes])[None, :]).astype(float)
+    tokens[np.tril_indices(len(below))] = np.inf
+    best, cuts = tokens[0], [np.zeros(len(below), dtype=np.int64)]
+    while best[-1] * (1 - PADDING) > rising.sum() and len(cuts) < len(sizes):
+        through = best[:, None] + tokens
+        cuts.append(through.argmin(0))
+        best = through.min(0)
+    ends = [len(sizes)]
+    for last in reversed(cuts[1:]):
+        ends.append(int(last[ends[-1]]))
+    return [int(below[end]) for end in reversed(ends)]
+
+
+def _fitted(tokens: Tensor, longest: int) -> Tensor:
+    """`[n, width, …]` at the width `longest`: what is cut away or added is padding."""
+    if tokens.shape[1] >= longest:
+        return tokens[:, :longest]
+    return torch.cat([tokens, tokens.new_zeros(len(tokens), longest - tokens.shape[1], *tokens.shape[2:])], 1)
+
+
+def _layout(batch: Batch) -> Any:
+    """What two batches share if their tensors can be joined."""
+
+    def form(t: Tensor) -> Any:
+        return (t.dtype, t.device, t.shape[1:]) if t.dim() > 0 else t.item()
+
+    forms = batch.call.map(form)
+    return forms.args, forms.kwargs, None if batch.labels is None else form(batch.labels)
+
+
+def _join(batches: Sequence[Batch]) -> Batch:
+    """Several batches of one layout as one."""
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+
+    def joined(values: Sequence[Any]) -> Any:
+        if isinstance(values[0], Tensor) and values[0].dim() > 0:
+            return _cat(values)
+        if isinstance(values[0], tuple):
+            return tuple(joined(column) for column in zip(*values, strict=True))
+        if isinstance(values[0], dict):
+            return {name: joined([value[name] for value in values]) for name in values[0]}
+        return values[0]
+
+    return Batch(
+        Call(joined([batch.call.args for batch in batches]), joined([batch.call.kwargs for batch in batches])),
+        joined([batch.labels for batch in batches]),
+        _cat([batch.keys for batch in batches]),
+        [value for batch in batches for value in batch.ids],
+        None if first.groups is None else [value for batch in batches for value in batch.groups or []],
+        None if first.rows is None else torch.cat([batch.rows for batch in batches if batch.rows is not None]),
+    )
+
+
+def _cat(parts: Sequence[Tensor]) -> Tensor:
+    """One after the other; neighbouring slices of one tensor become one slice again, without a copy."""
+    first = parts[0]
+    end = first.storage_offset()
+    for part in parts:
+        same = part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not same or part.stride() != first.stride() or part.storage_offset() != end:
+            return torch.cat(list(parts))
+        end += len(part) * part.stride(0)
+    return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride(), first.storage_offset())

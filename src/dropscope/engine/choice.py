@@ -1,0 +1,94 @@
+"""The choice of an engine: the shared one where the model can be captured, the loop otherwise."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import torch
+
+from dropscope.checks import check_choice
+from dropscope.device import free_bytes
+from dropscope.engine.engine import Engine
+from dropscope.engine.graph import CaptureFailed
+from dropscope.engine.loop import LoopEngine, folds, rows_at_once
+from dropscope.engine.session import Session, precise
+from dropscope.engine.shared import SharedEngine
+from dropscope.errors import BadInput, Phrase
+from dropscope.injection import ResolvedPlacement
+
+log = logging.getLogger("dropscope")
+
+ENGINES = ("auto", "shared", "loop", "reference")
+_FOLDED = 1e-5  # largest difference between passes in one forward and one by one
+_FOLDED_HALF = 2e-2
+
+
+def choose_engine(
+    session: Session,
+    placements: Sequence[ResolvedPlacement],
+    passes: int,
+    engine: str = "auto",
+    memory: int | None = None,
+    fixed: bool = False,
+) -> Engine:
+    """The engine for these placements.
+
+    Args:
+        session: Model and data.
+        placements: Resolved placements; engines number them in this order.
+        passes: Passes of each.
+        engine: "auto" takes the shared engine where it can run and says why where it cannot; "shared" insists on it;
+            "loop" (or "reference") takes the plain loop.
+        memory: Bytes to plan with; what is free, if None.
+        fixed: Whether block sizes must stay as planned, because a folder holds results of them.
+
+    Raises:
+        BadInput: For an unknown engine, or where the shared one is asked for and cannot run.
+    """
+    check_choice(engine, "engine", ENGINES)
+    if engine in ("loop", "reference"):
+        return LoopEngine(session, placements, passes)
+    if not any(placements):
+        return LoopEngine(session, placements, passes, reason="without noise there is nothing to share")
+    if session.half is not None:
+        if engine == "shared":
+            remedy = "write engine='auto', or precision='fp32'"
+            raise BadInput("engine must be the loop for precision='bf16'", "engine", engine, remedy)
+        return folded_loop(session, placements, passes, "precision bf16 runs in the loop")
+    try:
+        return SharedEngine.build(session, placements, passes, memory or free_bytes(session.device), fixed)
+    except CaptureFailed as reason:
+        if engine == "shared":
+            received = Phrase(f"one that cannot be captured: {reason}")
+            raise BadInput(
+                "model must be one the shared engine can run", "engine", received, "write engine='auto'"
+            ) from reason
+        log.warning("the plain loop runs instead of the shared engine: %s", reason)
+        return folded_loop(session, placements, passes, str(reason))
+
+
+def folded_loop(session: Session, placements: Sequence[ResolvedPlacement], passes: int, reason: str = "") -> LoopEngine:
+    """The loop, with several passes of a text batch in one forward where that gives the same answers."""
+    if not folds(session):
+        return LoopEngine(session, placements, passes, reason=reason)
+    sorted_data = session.data.length_sorted(lambda length: rows_at_once(session.model, length, session.device))
+    folded = LoopEngine(session.with_data(sorted_data.on(session.device)), placements, passes, fold=True, reason=reason)
+    apart = _difference(session, folded)
+    if apart <= (_FOLDED if session.half is None else _FOLDED_HALF):
+        return folded
+    log.warning("passes run one by one: in one forward they differ by %.1e", apart)
+    return LoopEngine(session, placements, passes, reason=reason)
+
+
+def _difference(session: Session, folded: LoopEngine) -> float:
+    """Two passes of two examples in one forward against one by one, under the placement with the most noise."""
+    number = max(range(len(folded.placements)), key=lambda i: len(folded.placements[i]))
+    few = session.data.batches[0].first_two()
+    plain = LoopEngine(session, folded.placements, 2)
+    with torch.no_grad(), precise():
+        fast, slow = (
+            torch.cat([block.probabilities for block in engine.samples(number, few, range(2))])
+            for engine in (folded, plain)
+        )
+    return float((fast - slow).abs().max())
