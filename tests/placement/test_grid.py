@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dropscope.errors import BadInput
 from dropscope.placement.grid import RATES, PlacementGrid, PlacementSpace
 from dropscope.placement.placement import NOISES, POSITIONS, Placement
+from support.errors import refused
 
 CIFAR = ["conv1", "conv2", "conv3", "fc1"]
 MANY = [f"layer.{i}" for i in range(40)]
@@ -24,7 +24,7 @@ def texts(placements: Sequence[Placement]) -> list[str]:
 
 
 def test_the_papers_grid() -> None:
-    """S1, table 1: 10⁴ − 1 rate vectors, two positions, each placement once."""
+    """Benyamina and Jemelen, table 1: 10⁴ − 1 rate vectors, two positions, each placement once."""
     assert len(PlacementGrid(CIFAR)) == 9_999
     grid = PlacementGrid(CIFAR, positions=("before_activation", "after_activation"))
     assert len(grid) == len(set(grid)) == 19_998
@@ -141,7 +141,7 @@ def test_contract_of_a_sequence(space: PlacementSpace) -> None:
         space.index("elsewhere=0.5")
     with pytest.raises(ValueError, match="is not in"):
         space.index(listed[0], 1, 1)
-    with pytest.raises(BadInput):
+    with refused("placement"):
         assert "not a placement" in space
     with pytest.raises(TypeError):
         space + "none"
@@ -155,62 +155,62 @@ def test_slices_are_those_of_a_list(name: str, cut: slice) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "name", "remedy"),
     [
-        ({"sites": []}, "at least one entry"),
-        ({"sites": "conv1"}, "write ['conv1']"),
-        ({"sites": None}, "is a list"),
-        ({"sites": ["a", "a"]}, "none twice"),
-        ({"sites": ["a", "a@auto"]}, "none twice"),
-        ({"sites": ["own"]}, "no sites"),
-        ({"sites": ["a=0.5"]}, "without blanks"),
-        ({"sites": [1]}, "named by text"),
-        ({"rates": []}, "at least one entry"),
-        ({"rates": 0.5}, "is a list"),
-        ({"rates": [0.0, 0.5]}, "above 0"),
-        ({"rates": [1.0]}, "below 1"),
-        ({"rates": ["0.5"]}, "number"),
-        ({"rates": [0.5, 0.5]}, "none twice"),
-        ({"positions": ["inptu"]}, "did you mean 'input'"),
-        ({"positions": []}, "at least one entry"),
-        ({"positions": "input"}, "write ['input']"),
-        ({"positions": ["input", "input"]}, "none twice"),
-        ({"sites": ["a@output"], "positions": ["input"]}, "not both"),
-        ({"sites": ["a@input"], "positions": ["auto", "input"]}, "not both"),
-        ({"noise": ["gausian"]}, "did you mean 'gaussian'"),
-        ({"mask": "elements"}, "did you mean 'element'"),
-        ({"sites": MANY}, "use PlacementSpace"),
+        ({"sites": []}, "sites", ""),
+        ({"sites": "conv1"}, "sites", "write ['conv1']"),
+        ({"sites": None}, "sites", ""),
+        ({"sites": ["a", "a"]}, "sites", ""),
+        ({"sites": ["a", "a@auto"]}, "sites", ""),
+        ({"sites": ["own"]}, "site", ""),
+        ({"sites": ["a=0.5"]}, "site", ""),
+        ({"sites": [1]}, "site", ""),
+        ({"rates": []}, "rates", ""),
+        ({"rates": 0.5}, "rates", ""),
+        ({"rates": [0.0, 0.5]}, "rates", ""),
+        ({"rates": [1.0]}, "rates", ""),
+        ({"rates": ["0.5"]}, "rates", ""),
+        ({"rates": [0.5, 0.5]}, "rates", ""),
+        ({"positions": ["inptu"]}, "position", "'input'"),
+        ({"positions": []}, "positions", ""),
+        ({"positions": "input"}, "positions", "write ['input']"),
+        ({"positions": ["input", "input"]}, "positions", ""),
+        ({"sites": ["a@output"], "positions": ["input"]}, "sites", ""),
+        ({"sites": ["a@input"], "positions": ["auto", "input"]}, "sites", ""),
+        ({"noise": ["gausian"]}, "noise", "'gaussian'"),
+        ({"mask": "elements"}, "mask", "'element'"),
+        ({"sites": MANY}, "length", "use PlacementSpace"),
     ],
 )
-def test_refused_grid(arguments: dict, words: str) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_refused_grid(arguments: dict, name: str, remedy: str) -> None:
+    with refused(name) as caught:
         PlacementGrid(**{"sites": CIFAR, **arguments})
-    assert words in str(caught.value)
+    assert remedy in caught.value.remedy
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "name"),
     [
-        lambda: PlacementSpace.subsets(CIFAR, at_most=0),
-        lambda: PlacementSpace.subsets(CIFAR, at_most=True),
-        lambda: PlacementSpace.subsets(CIFAR, combine="prodcut"),
-        lambda: PlacementSpace.subsets(MANY, at_most=20),
-        lambda: PlacementSpace.suffixes(CIFAR, noise="normal"),
-        lambda: PlacementSpace.suffixes(["a@input"], position="output"),
-        lambda: PlacementSpace.single_sites([]),
-        lambda: PlacementSpace.single_sites(CIFAR, rates=[0]),
-        lambda: PlacementSpace.random(CIFAR, count=0),
-        lambda: PlacementSpace.random(CIFAR, count=2.0),  # type: ignore[arg-type]
-        lambda: PlacementSpace.random(CIFAR, count=sys.maxsize + 1),
-        lambda: PlacementSpace.random(CIFAR, count=1, seed=-1),
-        lambda: PlacementSpace.random(CIFAR, count=1, low=0.6, high=0.4),
-        lambda: PlacementSpace.random(CIFAR, count=1, low=0),
-        lambda: PlacementSpace.random(CIFAR, count=1, high=0.9999),
-        lambda: PlacementSpace.suffixes(CIFAR) + ("conv1",),  # noqa: RUF005
+        (lambda: PlacementSpace.subsets(CIFAR, at_most=0), "at_most"),
+        (lambda: PlacementSpace.subsets(CIFAR, at_most=True), "at_most"),
+        (lambda: PlacementSpace.subsets(CIFAR, combine="prodcut"), "combine"),
+        (lambda: PlacementSpace.subsets(MANY, at_most=20), "at_most"),
+        (lambda: PlacementSpace.suffixes(CIFAR, noise="normal"), "noise"),
+        (lambda: PlacementSpace.suffixes(["a@input"], position="output"), "sites"),
+        (lambda: PlacementSpace.single_sites([]), "sites"),
+        (lambda: PlacementSpace.single_sites(CIFAR, rates=[0]), "rates"),
+        (lambda: PlacementSpace.random(CIFAR, count=0), "count"),
+        (lambda: PlacementSpace.random(CIFAR, count=2.0), "count"),  # type: ignore[arg-type]
+        (lambda: PlacementSpace.random(CIFAR, count=sys.maxsize + 1), "length"),
+        (lambda: PlacementSpace.random(CIFAR, count=1, seed=-1), "seed"),
+        (lambda: PlacementSpace.random(CIFAR, count=1, low=0.6, high=0.4), "low, high"),
+        (lambda: PlacementSpace.random(CIFAR, count=1, low=0), "low, high"),
+        (lambda: PlacementSpace.random(CIFAR, count=1, high=0.9999), "low, high"),
+        (lambda: PlacementSpace.suffixes(CIFAR) + ("conv1",), "placement"),  # noqa: RUF005
     ],
 )
-def test_refused_space(make) -> None:
-    with pytest.raises(BadInput):
+def test_refused_space(make, name: str) -> None:
+    with refused(name):
         make()
 
 

@@ -27,6 +27,7 @@ from dropscope.placement.placement import (
     as_placement,
     parse_address,
 )
+from support.errors import refused
 
 CANONICAL = [
     ("none", "none"),
@@ -125,116 +126,116 @@ def test_key_and_hash_are_the_same_in_every_process() -> None:
     assert Placement.none().key == "140bedbf9c3f6d56"
 
 
-REFUSED = [
-    ("", "write 'none'"),
-    ("  ", "write 'none'"),
-    ("fc1", "write 'fc1=0.5'"),
-    ("fc1=1.0", "below 1"),
-    ("fc1=1", "below 1"),
-    ("fc1=-0.1", "at least 0"),
-    ("fc1=nan", "number"),
-    ("fc1=inf", "number"),
-    ("fc1=1e999", "number"),
-    ("fc1=abc", "number"),
-    ("fc1=", "number"),
-    ("fc1=0_1", "number"),
-    ("fc1=٠.٥", "number"),
-    ("fc1=.5=.5", "number"),
-    ("=0.5", "not empty"),
-    ("@input=0.5", "not empty"),
-    ("fc1=.5,", "a term is"),
-    (",", "a term is"),
-    ("fc1=.5,,fc2=.5", "a term is"),
-    ("fc*=.5", "without blanks"),
-    ("\x00=.5", "printable"),
-    ("\ud800=.5", "printable"),
-    ("fc1#-1=.5", "whole number from 0"),
-    ("fc1#x=.5", "whole number from 0"),
-    ("fc1#=.5", "whole number from 0"),
-    ("fc1#" + "9" * 5000 + "=.5", "whole number from 0"),
-    ("fc1@=.5", "position is one of"),
-    ("fc1@inptu=.5", "did you mean 'input'"),
-    ("fc1@input#0=.5", "did you mean 'input'"),
-    ("fc1=.5 noise=gausian", "did you mean 'gaussian'"),
-    ("fc1=.5 mask=elements", "did you mean 'element'"),
-    ("fc1=.5 nois=gaussian", "did you mean 'noise'"),
-    ("fc1=.5 position=input", "write fc1@input"),
-    ("fc1=.5 fc2=.5", "put a comma before 'fc2=.5'"),
-    ("fc1=.5 noise=gaussian noise=gaussian", "each once"),
-    ("fc1=.5 noise", "noise is one of"),
-    ("fc1=.5,noise=gaussian", "write 'fc1=0.5 noise=gaussian'"),
-    ("noise=gaussian", "options follow the terms"),
-    ("none,fc1=.5", "a term is"),
-    ("none=.5", "no sites"),
-    ("own=.5", "write 'own', 'own*2'"),
-    ("own@input=.5", "no call, position"),
-    ("own*2=.5", "no sites"),
-    ("own*-1", "scale"),
-    ("own*", "scale"),
-    ("own*nan", "scale"),
-    ("own.attentoin", "did you mean 'attention'"),
-    ("own.attention=.5", "write 'own', 'own*2'"),
-    ("own.", "group of 'own'"),
-    ("own,own*2", "named once"),
-    ("own,own.all", "named once"),
-    ("fc1=.5,fc1=.5", "named once"),
-    ("fc1=.5,fc1@auto=.4", "named once"),
-    ("fc1#1=.5,fc1#01=.4", "named once"),
+REFUSED = [  # text, what the error is about, and a part of its remedy
+    ("", "placement", "write 'none'"),
+    ("  ", "placement", "write 'none'"),
+    ("fc1", "placement", "write 'fc1=0.5'"),
+    ("fc1=1.0", "rate of 'fc1'", ""),
+    ("fc1=1", "rate of 'fc1'", ""),
+    ("fc1=-0.1", "rate of 'fc1'", ""),
+    ("fc1=nan", "rate of 'fc1'", ""),
+    ("fc1=inf", "rate of 'fc1'", ""),
+    ("fc1=1e999", "rate of 'fc1'", ""),
+    ("fc1=abc", "rate of 'fc1'", ""),
+    ("fc1=", "rate of 'fc1'", ""),
+    ("fc1=0_1", "rate of 'fc1'", ""),
+    ("fc1=٠.٥", "rate of 'fc1'", ""),
+    ("fc1=.5=.5", "rate of 'fc1'", ""),
+    ("=0.5", "site", ""),
+    ("@input=0.5", "site", ""),
+    ("fc1=.5,", "placement", ""),
+    (",", "placement", ""),
+    ("fc1=.5,,fc2=.5", "placement", ""),
+    ("fc*=.5", "site", ""),
+    ("\x00=.5", "site", ""),
+    ("\ud800=.5", "site", ""),
+    ("fc1#-1=.5", "call", ""),
+    ("fc1#x=.5", "call", ""),
+    ("fc1#=.5", "call", ""),
+    ("fc1#" + "9" * 5000 + "=.5", "call", ""),
+    ("fc1@=.5", "position", ""),
+    ("fc1@inptu=.5", "position", "'input'"),
+    ("fc1@input#0=.5", "position", "'input'"),
+    ("fc1=.5 noise=gausian", "noise", "'gaussian'"),
+    ("fc1=.5 mask=elements", "mask", "'element'"),
+    ("fc1=.5 nois=gaussian", "placement", "'noise'"),
+    ("fc1=.5 position=input", "placement", "write fc1@input"),
+    ("fc1=.5 fc2=.5", "placement", "put a comma before 'fc2=.5'"),
+    ("fc1=.5 noise=gaussian noise=gaussian", "placement", ""),
+    ("fc1=.5 noise", "noise", ""),
+    ("fc1=.5,noise=gaussian", "placement", "write 'fc1=0.5 noise=gaussian'"),
+    ("noise=gaussian", "placement", ""),
+    ("none,fc1=.5", "placement", ""),
+    ("none=.5", "site", ""),
+    ("own=.5", "site", "write 'own', 'own*2'"),
+    ("own@input=.5", "site", ""),
+    ("own*2=.5", "site", ""),
+    ("own*-1", "scale of 'own'", ""),
+    ("own*", "scale of 'own'", ""),
+    ("own*nan", "scale of 'own'", ""),
+    ("own.attentoin", "group of 'own'", "'attention'"),
+    ("own.attention=.5", "site", "write 'own', 'own*2'"),
+    ("own.", "group of 'own'", ""),
+    ("own,own*2", "own", ""),
+    ("own,own.all", "own", ""),
+    ("fc1=.5,fc1=.5", "site", ""),
+    ("fc1=.5,fc1@auto=.4", "site", ""),
+    ("fc1#1=.5,fc1#01=.4", "site", ""),
 ]
 
 
-@pytest.mark.parametrize(("text", "words"), REFUSED, ids=range(len(REFUSED)))
-def test_refused_text_says_what_to_write(text: str, words: str) -> None:
-    with pytest.raises(BadInput) as caught:
+@pytest.mark.parametrize(("text", "name", "remedy"), REFUSED, ids=range(len(REFUSED)))
+def test_refused_text_says_what_to_write(text: str, name: str, remedy: str) -> None:
+    with refused(name) as caught:
         Placement.parse(text)
-    assert words in str(caught.value)
+    assert remedy in caught.value.remedy
 
 
 @pytest.mark.parametrize(
-    "rates",
+    ("rates", "name"),
     [
-        {},
-        None,
-        3,
-        ["fc1"],
-        b"fc1=.5",
-        {"fc1": True},
-        {"fc1": "0.5"},
-        {"fc1": None},
-        {"fc1": 10**400},
-        {"fc1": float("nan")},
-        {1: 0.5},
-        {"": 0.5},
-        {"own*2": 1},
-        {"own": -1},
-        {"own": True},
-        {"none": 0.5},
-        {"a": 0.1, "a@auto": 0.1},
-        {"a b": 0.1},
+        ({}, "rates"),
+        (None, "rates"),
+        (3, "rates"),
+        (["fc1"], "rates"),
+        (b"fc1=.5", "rates"),
+        ({"fc1": True}, "rate of 'fc1'"),
+        ({"fc1": "0.5"}, "rate of 'fc1'"),
+        ({"fc1": None}, "rate of 'fc1'"),
+        ({"fc1": 10**400}, "rate of 'fc1'"),
+        ({"fc1": float("nan")}, "rate of 'fc1'"),
+        ({1: 0.5}, "site"),
+        ({"": 0.5}, "site"),
+        ({"own*2": 1}, "site"),
+        ({"own": -1}, "scale of 'own'"),
+        ({"own": True}, "scale of 'own'"),
+        ({"none": 0.5}, "site"),
+        ({"a": 0.1, "a@auto": 0.1}, "site"),
+        ({"a b": 0.1}, "site"),
     ],
 )
-def test_refused_rates(rates: object) -> None:
-    with pytest.raises(BadInput):
+def test_refused_rates(rates: object, name: str) -> None:
+    with refused(name):
         Placement(rates)  # type: ignore[arg-type]
-    with pytest.raises(BadInput):
+    with refused(name if isinstance(rates, dict) else "placement"):
         as_placement(rates)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("options", [{"position": "inptu"}, {"noise": "normal"}, {"mask": None}, {"position": 3}])
 def test_refused_options(options: dict[str, str]) -> None:
-    with pytest.raises(BadInput, match=f"{next(iter(options))} is one of"):
+    with refused(next(iter(options))):
         Placement({"fc1": 0.5}, **options)
 
 
 def test_own_takes_no_position() -> None:
-    with pytest.raises(BadInput, match="takes no position"):
+    with refused("position"):
         Placement({"own": 1}, position="input")
 
 
 def test_refused_values_of_the_wrong_type() -> None:
-    with pytest.raises(BadInput):
+    with refused("text"):
         Placement.parse(3)  # type: ignore[arg-type]
-    with pytest.raises(BadInput):
+    with refused("site"):
         parse_address(None)  # type: ignore[arg-type]
 
 

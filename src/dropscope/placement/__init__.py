@@ -1,4 +1,4 @@
-"""Placements as text and as sequences: which sites get which noise at which rate. Nothing here knows a model."""
+"""Placements as values, texts and sequences: which sites get which noise at which rate. Nothing here knows a model."""
 
 from dropscope.placement.grid import RATES, PlacementGrid, PlacementSpace
 from dropscope.placement.placement import GROUPS, Own, Placement, Term, as_placement, parse_address

@@ -1,6 +1,6 @@
-"""Many placements as one sequence that is computed, not stored: the full grid, and smaller spaces for larger models.
+"""Sequences of placements that are computed, not stored: the full grid, and smaller spaces for larger models.
 
-Owns which placements there are and their fixed order. Which of them are equal by mathematics is the plan's to know.
+Owns which placements there are and their fixed order. See `engine` for which of them are equal by mathematics.
 """
 
 from __future__ import annotations
@@ -14,72 +14,173 @@ from itertools import accumulate, combinations
 from typing import Any, overload
 
 from dropscope.checks import check_choice, check_rate
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, Phrase
 from dropscope.placement.placement import NOISES, POSITIONS, Placement, Term, as_placement, parse_address
 
 RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 class PlacementSpace(Sequence[Placement]):
-    """A sequence of placements that holds none of them; slices are spaces too, and `+` joins spaces and lists.
+    """A sequence of placements that computes each when it is asked for.
 
-    Made by the constructors below. Their `options` are those of `Placement`: position, noise, mask.
+    Use `single_sites`, `suffixes`, `subsets` or `random`, or `PlacementGrid` for all. Slices are spaces too, and `+`
+    joins spaces and lists.
 
-    >>> few = PlacementSpace.single_sites(["conv1", "fc1"], rates=(.2, .5)) + ["none", "own"]
-    >>> few
-    PlacementSpace(6 placements)
-    >>> [str(placement) for placement in few[1:5]]
-    ['conv1=0.5', 'fc1=0.2', 'fc1=0.5', 'none']
+    Args:
+        length: How many placements there are.
+        at: The placement at an index.
+
+    Raises:
+        BadInput: Where there are more than a sequence can count.
+
+    Examples:
+        >>> few = PlacementSpace.single_sites(["conv1", "fc1"], rates=(.2, .5)) + ["none", "own"]
+        >>> few
+        PlacementSpace(6 placements)
+        >>> [str(placement) for placement in few[1:5]]
+        ['conv1=0.5', 'fc1=0.2', 'fc1=0.5', 'none']
     """
 
     def __init__(self, length: int, at: Callable[[int], Placement]) -> None:
         if length > sys.maxsize:
             remedy = "use PlacementSpace.subsets, .suffixes or .random, or name groups such as 'conv' instead of sites"
-            raise BadInput(f"a space has at most {sys.maxsize:,} placements", "size", length, remedy)
+            raise BadInput(f"a space must have at most {sys.maxsize:,} placements", "length", length, remedy)
         self._length, self._at = length, at
 
     @staticmethod
-    def single_sites(sites: Iterable[str], rates: Iterable[float] = RATES, **options: str) -> PlacementSpace:
-        """One site at a time: site by site, each at every rate."""
-        return PlacementSpace.subsets(sites, rates, at_most=1, **options)
+    def single_sites(
+        sites: Iterable[str],
+        rates: Iterable[float] = RATES,
+        *,
+        position: str = "auto",
+        noise: str = "bernoulli",
+        mask: str = "auto",
+    ) -> PlacementSpace:
+        """One site at a time: site by site, each at every rate.
+
+        Args:
+            sites: Names of sites or groups.
+            rates: Rates above 0 and below 1.
+            position: Where at a site, as in `Placement`.
+            noise: Which noise, as in `Placement`.
+            mask: What one draw covers, as in `Placement`.
+
+        Raises:
+            BadInput: Where a site, rate or option cannot be used.
+
+        Examples:
+            >>> [str(p) for p in PlacementSpace.single_sites(["a", "b"], rates=[.2, .5])]
+            ['a=0.2', 'a=0.5', 'b=0.2', 'b=0.5']
+        """
+        return PlacementSpace.subsets(sites, rates, at_most=1, position=position, noise=noise, mask=mask)
 
     @staticmethod
-    def suffixes(sites: Iterable[str], rates: Iterable[float] = RATES, **options: str) -> PlacementSpace:
-        """The last k sites at one rate: k = 1, 2, …, all, each at every rate."""
+    def suffixes(
+        sites: Iterable[str],
+        rates: Iterable[float] = RATES,
+        *,
+        position: str = "auto",
+        noise: str = "bernoulli",
+        mask: str = "auto",
+    ) -> PlacementSpace:
+        """The last k sites at one rate: k = 1, 2, …, all, each at every rate.
+
+        Args:
+            sites: Names of sites or groups, in order.
+            rates: Rates above 0 and below 1.
+            position: Where at a site, as in `Placement`.
+            noise: Which noise, as in `Placement`.
+            mask: What one draw covers, as in `Placement`.
+
+        Raises:
+            BadInput: Where a site, rate or option cannot be used.
+
+        Examples:
+            >>> [str(p) for p in PlacementSpace.suffixes(["a", "b", "c"], rates=[.5])]
+            ['c=0.5', 'b=0.5,c=0.5', 'a=0.5,b=0.5,c=0.5']
+        """
+        options = {"position": position, "noise": noise, "mask": mask}
         names = _check_sites(sites, **options)
         return _over_rates([names[-k:] for k in range(1, len(names) + 1)], _check_rates(rates), False, options)
 
     @staticmethod
     def subsets(
-        sites: Iterable[str], rates: Iterable[float] = RATES, at_most: int = 2, combine: str = "common", **options: str
+        sites: Iterable[str],
+        rates: Iterable[float] = RATES,
+        at_most: int = 2,
+        combine: str = "common",
+        *,
+        position: str = "auto",
+        noise: str = "bernoulli",
+        mask: str = "auto",
     ) -> PlacementSpace:
         """Every subset of 1 to `at_most` sites, smaller ones first, each in the order of `itertools.combinations`.
 
-        `combine="common"` gives all sites of a subset the same rate, `"product"` every combination of rates.
+        Args:
+            sites: Names of sites or groups.
+            rates: Rates above 0 and below 1.
+            at_most: Sites of the largest subsets.
+            combine: "common" gives all sites of a subset the same rate, "product" every combination of rates.
+            position: Where at a site, as in `Placement`.
+            noise: Which noise, as in `Placement`.
+            mask: What one draw covers, as in `Placement`.
 
-        >>> [str(p) for p in PlacementSpace.subsets(["a", "b", "c"], rates=[.5])]
-        ['a=0.5', 'b=0.5', 'c=0.5', 'a=0.5,b=0.5', 'a=0.5,c=0.5', 'b=0.5,c=0.5']
+        Raises:
+            BadInput: Where a site, rate or option cannot be used, or there are more than a million subsets.
+
+        Examples:
+            >>> [str(p) for p in PlacementSpace.subsets(["a", "b", "c"], rates=[.5])]
+            ['a=0.5', 'b=0.5', 'c=0.5', 'a=0.5,b=0.5', 'a=0.5,c=0.5', 'b=0.5,c=0.5']
         """
+        options = {"position": position, "noise": noise, "mask": mask}
         names = _check_sites(sites, **options)
         product = check_choice(combine, "combine", ("common", "product")) == "product"
         sizes = range(1, min(_check_whole(at_most, "at_most", 1), len(names)) + 1)
         if (count := sum(math.comb(len(names), size) for size in sizes)) > 10**6:
-            raise BadInput("subsets are at most a million", "at_most", f"{at_most}: {count:,} subsets", "use .random")
+            received = Phrase(f"{at_most}, which makes {count:,} subsets")
+            raise BadInput("at_most must give a million subsets at most", "at_most", received, "use .random")
         chosen = [subset for size in sizes for subset in combinations(names, size)]
         return _over_rates(chosen, _check_rates(rates), product, options)
 
     @staticmethod
     def random(
-        sites: Iterable[str], count: int, low: float = 0.05, high: float = 0.95, seed: int = 0, **options: str
+        sites: Iterable[str],
+        count: int,
+        low: float = 0.05,
+        high: float = 0.95,
+        seed: int = 0,
+        *,
+        position: str = "auto",
+        noise: str = "bernoulli",
+        mask: str = "auto",
     ) -> PlacementSpace:
-        """`count` independent draws: how many sites (1 to all), which ones, and for each a rate in [low, high].
+        """Independent draws: how many sites (1 to all), which ones, and for each a rate in [low, high].
 
         Rates are whole thousandths. Draw i depends on the seed and i alone, so a larger count only adds to the end.
+
+        Args:
+            sites: Names of sites or groups.
+            count: How many draws.
+            low: Lowest rate, at least 0.001.
+            high: Highest rate, at most 0.999.
+            seed: Same seed, same placements.
+            position: Where at a site, as in `Placement`.
+            noise: Which noise, as in `Placement`.
+            mask: What one draw covers, as in `Placement`.
+
+        Raises:
+            BadInput: Where a site, rate, count, seed or option cannot be used.
+
+        Examples:
+            >>> [str(p) for p in PlacementSpace.random(["conv1", "fc1"], count=2)]
+            ['conv1=0.75,fc1=0.136', 'conv1=0.614,fc1=0.532']
         """
+        options = {"position": position, "noise": noise, "mask": mask}
         names, key = _check_sites(sites, **options), _check_whole(seed, "seed", 0)
         least, most = round(1000 * check_rate(low, "low")), round(1000 * check_rate(high, "high"))
         if not 1 <= least <= most <= 999:
-            raise BadInput("0.001 ≤ low ≤ high ≤ 0.999", "low, high", (low, high), "write low=0.05, high=0.95")
+            rule = "low and high must have 0.001 ≤ low ≤ high ≤ 0.999"
+            raise BadInput(rule, "low, high", (low, high), "write low=0.05, high=0.95")
 
         def at(index: int) -> Placement:
             # Only Random.random is promised to give the same values in every version of Python: all is made from it.
@@ -103,11 +204,20 @@ class PlacementSpace(Sequence[Placement]):
         return self._at(picked)
 
     def index(self, value: Placement | str, start: int = 0, stop: int | None = None) -> int:
-        """Where the placement, or the one its text stands for, comes first; ValueError where it does not come."""
-        found = self._find(as_placement(value), range(self._length)[start:stop])
-        if found is None:
+        """The index of a placement.
+
+        Args:
+            value: The placement, or its text.
+            start: The first index to look at.
+            stop: The index to stop before; None means the end.
+
+        Raises:
+            ValueError: Where it is not in the space.
+        """
+        at = self._find(as_placement(value), range(self._length)[start:stop])
+        if at is None:
             raise ValueError(f"{value} is not in {self!r}")
-        return found
+        return at
 
     def __contains__(self, value: object) -> bool:
         return isinstance(value, str | Placement) and self._find(as_placement(value), range(self._length)) is not None
@@ -133,15 +243,33 @@ class PlacementGrid(PlacementSpace):
 
     Order: noise, then position, then counting up with one digit per site (0 = off, else the rates as given), the first
     site being the slowest. With sites in call order, neighbours so share the longest stretch of unchanged computation.
-    A site may carry its own `#call` and `@position`; with the latter, `positions` stays at auto.
 
-    >>> grid = PlacementGrid(["conv1", "conv2", "conv3", "fc1"], positions=("input", "output"))
-    >>> grid
-    PlacementGrid(19,998 placements)
-    >>> print(grid[0], grid[9], grid[-1], sep="; ")
-    fc1@input=0.1; conv3@input=0.1; conv1@output=0.9,conv2@output=0.9,conv3@output=0.9,fc1@output=0.9
-    >>> grid.index("fc1@output=0.8")
-    10006
+    Args:
+        sites: Names of sites or groups. A site may carry its own `#call` and `@position`; with the latter, `positions`
+            stays at "auto".
+        rates: Rates above 0 and below 1.
+        positions: Positions to try, as in `Placement`.
+        noise: Noises to try, as in `Placement`.
+        mask: What one draw covers, as in `Placement`.
+
+    Attributes:
+        sites: The sites, checked, as a tuple.
+        rates: The rates, as a tuple.
+        positions: The positions, as a tuple.
+        noise: The noises, as a tuple.
+        mask: As given.
+
+    Raises:
+        BadInput: Where an axis is empty, has an entry twice, or an entry that cannot be used.
+
+    Examples:
+        >>> grid = PlacementGrid(["conv1", "conv2", "conv3", "fc1"], positions=("input", "output"))
+        >>> grid
+        PlacementGrid(19,998 placements)
+        >>> print(grid[0], grid[9], grid[-1], sep="; ")
+        fc1@input=0.1; conv3@input=0.1; conv1@output=0.9,conv2@output=0.9,conv3@output=0.9,fc1@output=0.9
+        >>> grid.index("fc1@output=0.8")
+        10006
     """
 
     def __init__(
@@ -221,17 +349,17 @@ def _is_many(value: object) -> bool:
 
 def _check_axis(values: Iterable[Any], name: str, check: Callable[[Any], Any]) -> tuple[Any, ...]:
     if not _is_many(values):
-        raise BadInput(f"{name} is a list", name, values, f"write [{values!r}]")
+        raise BadInput(f"{name} must be a list", name, values, f"write [{values!r}]")
     checked = tuple(check(value) for value in values)
     if not checked or len(set(checked)) < len(checked):
-        raise BadInput(f"{name} has at least one entry, and none twice", name, checked, "list each entry once")
+        raise BadInput(f"{name} must have at least one entry, and none twice", name, checked, "list each entry once")
     return checked
 
 
 def _check_rates(rates: Iterable[float]) -> tuple[float, ...]:
     checked = _check_axis(rates, "rates", lambda rate: check_rate(rate, "rates"))
     if 0 in checked:
-        raise BadInput("rates to choose from are above 0", "rates", checked, "leave 0 out: sites are left out anyway")
+        raise BadInput("rates must be above 0", "rates", checked, "leave 0 out: a space leaves sites out anyway")
     return checked
 
 
@@ -241,7 +369,8 @@ def _check_sites(sites: Iterable[str], position: str = "auto", **options: str) -
     def address(site: str) -> str:
         name, call, carried = parse_address(site)
         if carried is not None and position != "auto":
-            raise BadInput("a position is stated by the site or for all, not both", "sites", site, f"write '{name}'")
+            rule = "sites must not state a position where one is given for all"
+            raise BadInput(rule, "sites", site, f"write '{name}'")
         return Term(name, call, carried or "auto", 0.5).address
 
     return _check_axis(sites, "sites", address)
@@ -250,4 +379,5 @@ def _check_sites(sites: Iterable[str], position: str = "auto", **options: str) -
 def _check_whole(value: int, name: str, least: int) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return value
-    raise BadInput(f"{name} is a whole number of at least {least}", name, value, f"write {name}={max(least, 1)}")
+    rule = f"{name} must be a whole number of at least {least}"
+    raise BadInput(rule, name, value, f"write {name}={max(least, 1)}")

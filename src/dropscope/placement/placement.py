@@ -1,7 +1,7 @@
-"""Which sites get which noise at which rate, as a frozen value: read, print, compare, hash.
+"""Placements as frozen values: parse, print, compare, hash.
 
-Owns the text form `name[#call][@position]=rate,... noise=... mask=...` and its canonical form. Knows no model: whether
-a name exists, and which sites a group stands for, is decided where the model is captured.
+Owns the text form `name[#call][@position]=rate,... noise=... mask=...` and its canonical form. Knows no model: see
+`injection` for whether a name exists, and which sites a group stands for.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ _PLAIN_REMEDY = "write 'none' (or Placement.none()) for a plain pass, or name a 
 
 @dataclass(frozen=True)
 class Term:
-    """One site, or one group of sites, and its rate; `call` None means every call of the site."""
+    """One site, or one group of sites, and its rate.
+
+    Attributes:
+        name: Module path, functional site or group.
+        call: Which call of the site, from 0; None means every call.
+        position: Where at the site.
+        rate: Probability of dropping, in [0, 1).
+    """
 
     name: str
     call: int | None
@@ -43,7 +50,7 @@ class Term:
 
     @property
     def is_group(self) -> bool:
-        """Whether the name is a group's; a model with a site of that very name decides which of the two is meant."""
+        """Whether the name is that of a group. In a model with a site of the same name, the model decides."""
         return self.name in GROUPS
 
     def __str__(self) -> str:
@@ -52,7 +59,12 @@ class Term:
 
 @dataclass(frozen=True)
 class Own:
-    """The model's own dropout at its configured rates times `scale`; `group` None means all of it."""
+    """The model's own dropout at its configured rates, scaled.
+
+    Attributes:
+        group: The group of sites it is limited to; None means all of it.
+        scale: Factor on the configured rates, at least 0.
+    """
 
     group: str | None
     scale: float
@@ -68,22 +80,38 @@ class Own:
 
 @dataclass(frozen=True, init=False, repr=False)
 class Placement:
-    """Which sites get which noise at which rate. Two placements are equal when their canonical texts are.
+    """Which sites get which noise at which rate.
 
-    `rates` maps `name[#call][@position]` to a rate, and `own` or `own.group` to a scale; or it is the text form. The
-    other arguments hold where `rates` does not say otherwise. A name is a module path, a functional site such as
-    `block:dropout`, or a group: any printable characters but blanks and `= , @ # *`. `none`, `own` and names that start
-    with `own.` are reserved.
+    Two placements are equal when their canonical texts are. In canonical form terms are sorted by name, call and
+    position. A rate of 0 is left out unless something broader could put noise there (`all=0.1,conv1=0` switches conv1
+    off); what has nothing left is `none`.
 
-    Canonical form: terms sorted by name, call, position. A rate of 0 is left out unless something broader could put
-    noise there (`all=0.1,conv1=0` switches conv1 off); what has nothing left is `none`.
+    Args:
+        rates: A mapping of `name[#call][@position]` to a rate, and of `own` or `own.group` to a scale; or the text
+            form. A name is a module path, a functional site such as `block:dropout`, or a group: any printable
+            characters except blanks and `= , @ # *`. `none`, `own` and names that start with `own.` are reserved.
+        position: Where at a site, for terms that do not say: "auto", "input", "output", "before_activation",
+            "after_activation", "weights", "branch" or "sum".
+        noise: "bernoulli", "gaussian" or "multinomial".
+        mask: What one draw covers: "channel", "element", or "auto" for channels of convolutions and elements elsewhere.
 
-    >>> Placement({"fc1": .8}, position="input") == Placement.parse("fc1@input=.8")
-    True
-    >>> Placement.parse("fc1 = .4, conv2=7e-1 noise=gaussian")
-    Placement('conv2=0.7,fc1=0.4 noise=gaussian')
-    >>> print(Placement({"own": 1, "own.attention": 0.5}), Placement({"fc1": 0}))
-    own,own.attention*0.5 none
+    Attributes:
+        terms: Sites and groups with their rates, in canonical order.
+        own: The model's own dropout, in canonical order.
+        noise: As given, or as the text says.
+        mask: As given, or as the text says.
+        key: 16 hexadecimal digits that stand for the placement on every machine.
+
+    Raises:
+        BadInput: Where a name, rate, scale or option cannot be used, or a site is named twice.
+
+    Examples:
+        >>> Placement({"fc1": 0.8}, position="input")
+        Placement('fc1@input=0.8')
+        >>> Placement("fc1 = .4, conv2=7e-1 noise=gaussian")
+        Placement('conv2=0.7,fc1=0.4 noise=gaussian')
+        >>> print(Placement({"own": 1, "own.attention": 0.5}), Placement({"fc1": 0}))
+        own,own.attention*0.5 none
     """
 
     terms: tuple[Term, ...]
@@ -102,9 +130,9 @@ class Placement:
         elif isinstance(rates, Mapping):
             entries = list(rates.items())
             if not entries:
-                raise BadInput("a placement names at least one site", "rates", rates, _PLAIN_REMEDY)
+                raise BadInput("rates must name at least one site", "rates", rates, _PLAIN_REMEDY)
         else:
-            raise BadInput("rates are a mapping or a text", "rates", rates, "write {'fc1': 0.5} or 'fc1=0.5'")
+            raise BadInput("rates must be a mapping or a text", "rates", rates, "write {'fc1': 0.5} or 'fc1=0.5'")
         for option, valid in _OPTIONS.items():
             check_choice(options[option], option, valid)
         terms, own = _canonical(entries, position)
@@ -115,14 +143,30 @@ class Placement:
 
     @classmethod
     def parse(cls, text: str) -> Placement:
-        """The placement that a text stands for; `str()` of it is the canonical text."""
+        """The placement that a text stands for; `str()` of it is the canonical text.
+
+        Args:
+            text: `name[#call][@position]=rate,... noise=... mask=...`, `own[.group][*scale]` or `none`.
+
+        Raises:
+            BadInput: Where the text is no placement.
+
+        Examples:
+            >>> Placement.parse("conv1#0@input=.2, fc1=.5").terms[0].address
+            'conv1#0@input'
+        """
         if not isinstance(text, str):
-            raise BadInput("a placement is parsed from text", "text", text, "write 'fc1=0.5', or use as_placement")
+            raise BadInput("text must be a string", "text", text, "write 'fc1=0.5', or use as_placement")
         return cls(text)
 
     @classmethod
     def none(cls) -> Placement:
-        """The plain placement: no noise anywhere."""
+        """The plain placement: no noise anywhere.
+
+        Examples:
+            >>> str(Placement.none())
+            'none'
+        """
         return cls("none")
 
     @property
@@ -155,7 +199,7 @@ class Placement:
 
 
 def as_placement(placement: Placement | str | Mapping[str, float]) -> Placement:
-    """A placement from whatever stands for one: itself, its text, or a mapping of rates.
+    """A placement from what a user may write: itself, its text, or a mapping of rates.
 
     >>> as_placement("fc1=.5") == as_placement({"fc1": 0.5}) == as_placement(Placement("fc1=0.5"))
     True
@@ -164,7 +208,8 @@ def as_placement(placement: Placement | str | Mapping[str, float]) -> Placement:
         return placement
     if isinstance(placement, str | Mapping):
         return Placement(placement)
-    raise BadInput("a placement is a Placement, a text or a mapping", "placement", placement, "write 'fc1=0.5'")
+    rule = "placement must be a Placement, a text or a mapping of rates"
+    raise BadInput(rule, "placement", placement, "write 'fc1=0.5'")
 
 
 def parse_address(text: str) -> tuple[str, int | None, str | None]:
@@ -174,19 +219,19 @@ def parse_address(text: str) -> tuple[str, int | None, str | None]:
     (('encoder.layer.0.attention.self', 1, 'weights'), ('block:dropout', None, None))
     """
     if not isinstance(text, str):
-        raise BadInput("a site is named by text", "site", text, "write 'conv1', 'conv1#0' or 'conv1@input'")
+        raise BadInput("site must be a string", "site", text, "write 'conv1', 'conv1#0' or 'conv1@input'")
     head, at, position = text.strip().partition("@")
     name, numbered, call = head.partition("#")
     if name == "none" or name == "own" or name.startswith(("own.", "own*")):
         remedy = "write 'own', 'own*2' or 'own.attention*0.5' in a text, {'own': 2} in a mapping, 'none' alone"
-        raise BadInput("'own' and 'none' are no sites and take no call, position or rate", "site", text, remedy)
-    # Unprintable characters go too: a lone surrogate cannot be encoded, so such a name could not be hashed or stored.
+        raise BadInput("site must not be 'own' or 'none', which take no call, position or rate", "site", text, remedy)
+    # Unprintable characters too: a lone surrogate cannot be encoded, so such a name could not be hashed or stored.
     if not name or not name.isprintable() or any(c in "=,@#* " for c in name):
         remedy = "write a module path such as 'encoder.layer.0.attention.self', as find_sites prints it"
-        raise BadInput("a site's name is printable, not empty, without blanks and = , @ # *", "site", text, remedy)
+        raise BadInput("site must have a printable name without blanks and = , @ # *", "site", text, remedy)
     if numbered and not _CALL.fullmatch(call):
         remedy = f"write '{name}#0' for the first call, '{name}' for every call"
-        raise BadInput("a call is a whole number from 0", f"call of {name!r}", call, remedy)
+        raise BadInput(f"call of {name!r} must be a whole number from 0", "call", call, remedy)
     if at:
         check_choice(position, "position", POSITIONS)
     return name, int(call) if numbered else None, position if at else None
@@ -196,15 +241,15 @@ def _read(text: str) -> tuple[list[tuple[str, object]], dict[str, str]]:
     """The entries and the options in a text, not yet checked for their meaning."""
     terms, *options = re.sub(r" ?([=,*]) ?", r"\1", " ".join(text.split())).split(" ")
     if not terms:
-        raise BadInput("a placement names at least one site", "placement", text, _PLAIN_REMEDY)
+        raise BadInput("placement must name at least one site", "placement", text, _PLAIN_REMEDY)
     stated: dict[str, str] = {}
     for option in options:
         name, _, value = option.partition("=")
         if name not in _OPTIONS or name in stated:
             remedy = "write fc1@input=0.5" if name == "position" else nearest(name, _OPTIONS)
             remedy = f"put a comma before {option!r}" if _NUMBER.fullmatch(value) else remedy
-            rule = "after the terms, joined by commas, come noise=... and mask=..., each once"
-            raise BadInput(rule, f"option in {text!r}", option, remedy)
+            rule = f"after the terms of {text!r} must come noise=... and mask=... alone, each at most once"
+            raise BadInput(rule, "placement", option, remedy)
         stated[name] = value
     if terms == "none":
         return [], stated
@@ -218,9 +263,10 @@ def _read_term(term: str) -> tuple[str, object]:
         return name, _number(scale) if star else 1.0
     if not equals:
         remedy = f"write '{term or 'fc1'}=0.5', or 'own' for the model's own dropout, or 'none' alone"
-        raise BadInput("a term is name[#call][@position]=rate or own[.group][*scale]", "term", term, remedy)
+        rule = "each term must be name[#call][@position]=rate or own[.group][*scale]"
+        raise BadInput(rule, "placement", term, remedy)
     if value in _OPTIONS.get(address, ()):
-        raise BadInput("options follow the terms after a blank", "term", term, f"write 'fc1=0.5 {term}'")
+        raise BadInput("options must follow the terms after a blank", "placement", term, f"write 'fc1=0.5 {term}'")
     # Here and not only where entries are checked: as a mapping's key `own` takes a number, in a text only `own*2`.
     parse_address(address)
     return address, _number(value)
@@ -234,20 +280,19 @@ def _canonical(entries: list[tuple[str, object]], default: str) -> tuple[tuple[T
             group = address[len("own.") :] if address != "own" else "all"
             check_choice(group, "group of 'own'", GROUPS)
             if group in own:
-                raise BadInput("a group is named once", "own", address, "keep one of the two terms")
+                raise BadInput("each group of 'own' must be named once", "own", address, "keep one of the two terms")
             own[group] = Own(None if group == "all" else group, _check_scale(value, address))
         else:
             name, call, position = parse_address(address)
             term = Term(name, call, position or default, check_rate(value, f"rate of {address!r}"))
             where = (name, -1 if call is None else call, term.position)
             if where in terms:
-                raise BadInput(
-                    "a site is named once per call and position", "site", address, "keep one of the two terms"
-                )
+                rule = "each site must be named once per call and position"
+                raise BadInput(rule, "site", address, "keep one of the two terms")
             terms[where] = term
     if own and not terms and default != "auto":
         remedy = "leave position out: the model's own dropout stays where it is"
-        raise BadInput("'own' takes no position", "position", default, remedy)
+        raise BadInput("position must be 'auto' where only 'own' is named", "position", default, remedy)
     groups = any(t.is_group and t.rate > 0 for t in terms.values()) or any(o.scale > 0 for o in own.values())
     every_call = {t.name for t in terms.values() if t.call is None and t.rate > 0}
     kept = (
@@ -261,7 +306,8 @@ def _check_scale(value: object, name: str) -> float:
     number = finite_number(value)
     if number is None or number < 0:
         remedy = f"write '{name}' for the configured rates, '{name}*2' for twice those"
-        raise BadInput("a scale is a finite number of at least 0", f"scale of {name!r}", value, remedy)
+        rule = f"scale of {name!r} must be a finite number of at least 0"
+        raise BadInput(rule, f"scale of {name!r}", value, remedy)
     return number
 
 
