@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,11 +11,9 @@ from dropscope.cli.app import AsJson, DryRun, numbers, whole_numbers, words
 from dropscope.cli.console import print_json, records, stdout
 from dropscope.cli.studies.group import Preset, print_claims, study
 from dropscope.progress import format_duration
-from dropscope.report import claims_table
-from dropscope.studies.segmentation_measures.dice_training import Regime
-from dropscope.studies.segmentation_measures.planning import estimated, plan
-from dropscope.studies.segmentation_measures.presets import PRESETS
-from dropscope.studies.segmentation_measures.study import run
+
+if TYPE_CHECKING:
+    from dropscope.studies.segmentation_measures.dice_training import Regime
 
 
 @study.command("segmentation-measures")
@@ -57,6 +55,10 @@ def segmentation_measures(
     as_json: AsJson = False,
 ) -> None:
     """Which uncertainty measure finds the wrong voxels of a segmentation: a grid of trained networks."""
+    from dropscope.report import claims_table
+    from dropscope.studies.segmentation_measures.planning import estimated, plan
+    from dropscope.studies.segmentation_measures.study import run
+
     planned = plan(
         data,
         preset.value,
@@ -113,6 +115,8 @@ def _regime(
     precision: str | None,
 ) -> Regime | None:
     """The preset's training with what was asked for instead; None where nothing was."""
+    from dropscope.studies.segmentation_measures.presets import PRESETS
+
     given = {"validations": validations, "batch": batch, "precision": precision}
     asked: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     if epochs is not None or steps is not None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from enum import Enum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
 from rich.table import Table
 
 from dropscope.cli.app import AsJson, DryRun, words
 from dropscope.cli.console import print_json, records, stderr, stdout
 from dropscope.cli.studies.group import Preset, print_claims, study
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class Rates(str, Enum):
@@ -84,7 +86,8 @@ def transformer_profile(
     as_json: AsJson = False,
 ) -> None:
     """Dropout robustness and cognitive profile of transformers: five configurations, memory against reasoning."""
-    # Imported here: the other commands need none of it.
+    import pandas as pd
+
     from dropscope.device import as_device
     from dropscope.studies.transformer_profile.plan import prepare
     from dropscope.studies.transformer_profile.study import planned, run
