@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @study.command("segmentation-measures")
-def segmentation_measures(
+def run_segmentation_measures(
     data: Annotated[
         str, typer.Option(help="A Medical Segmentation Decathlon folder, 'phantom', or a prepared.safetensors.")
     ] = "phantom",

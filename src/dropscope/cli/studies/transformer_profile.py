@@ -45,7 +45,7 @@ class LongTexts(str, Enum):
 
 
 @study.command("transformer-profile")
-def transformer_profile(
+def run_transformer_profile(
     models: Annotated[
         str | None, typer.Option(help="Folders or Hub names, joined by commas; the preset's checkpoints if not given.")
     ] = None,
