@@ -171,7 +171,7 @@ def test_slices_are_those_of_a_list(name: str, cut: slice) -> None:
         ({"rates": [1.0]}, "rates", ""),
         ({"rates": ["0.5"]}, "rates", ""),
         ({"rates": [0.5, 0.5]}, "rates", ""),
-        ({"positions": ["inptu"]}, "position", "'input'"),
+        ({"positions": ["inptu"]}, "positions", "'input'"),
         ({"positions": []}, "positions", ""),
         ({"positions": "input"}, "positions", "write ['input']"),
         ({"positions": ["input", "input"]}, "positions", ""),

@@ -84,7 +84,7 @@ def test_flip_rate_under_ties_is_order_free_and_zero_for_equal_runs():
 
 
 def test_more_passes_flip_less_and_bald_flips_more_than_entropy():
-    """R22, on simulated passes."""
+    """Fewer passes flip more decisions, on simulated passes."""
     generator = torch.Generator().manual_seed(0)
     centre = 2 * torch.randn(1, 2000, 5, generator=generator)
     passes = [(centre + torch.randn(200, 2000, 5, generator=generator)).softmax(-1) for _ in range(2)]

@@ -30,5 +30,5 @@ __all__ = [
 
 
 def noise_kernels() -> ModuleType:
-    """The Triton kernels, imported where they are called: Triton is there on a GPU machine alone."""
+    """The module of Triton kernels. Imported when called, because Triton is installed on GPU machines alone."""
     return importlib.import_module("dropscope.noise.kernels")

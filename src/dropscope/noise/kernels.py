@@ -1,7 +1,7 @@
-"""Triton kernels that put Bernoulli noise on values in one trip through memory, with the sum and layer norm behind it.
+"""Triton kernels for Bernoulli noise in one trip through memory, with the sum and layer norm that follow it.
 
-Owns the kernels alone; `injection.Noise` says when they apply. The bits are those of `noise.bits`, to the last. In
-attention no softmax weight ever reaches memory, and sums run in fp32.
+Owns the kernels alone; `injection` says when they apply. The bits are exactly those of `keyed.bits`. In attention no
+softmax weight ever reaches memory, and sums run in fp32.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _THIRD_32 = tl.constexpr(keyed.MIX_32[2])
 
 @triton.jit
 def _absorb(state, value):
-    """`noise._absorb` on int64."""
+    """`keyed._absorb` on int64."""
     x = state ^ (value * _GOLDEN_64)
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * _FIRST_64
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * _SECOND_64
@@ -42,7 +42,7 @@ def _absorb(state, value):
 
 @triton.jit
 def _word(state, column):
-    """The last step of `noise.bits`: int32 from the 64-bit state of a row and the last coordinate."""
+    """The last step of `keyed.bits`: int32 from the 64-bit state of a row and the last coordinate."""
     v = (column * _GOLDEN_32) ^ state.to(tl.int32)
     v = (v ^ ((v >> 16) & 0xFFFF)) * _FIRST_32
     # The upper half of the state is multiplied by itself, once a row: then product and sum are one instruction.
@@ -113,8 +113,8 @@ def _normed(
     value, other, weight, bias, passes, examples, out, start, rows, columns, first_size, second_size, level, gain,
     epsilon, pass_step: tl.constexpr, inner: tl.constexpr, wide: tl.constexpr, rest: tl.constexpr,
 ):  # fmt: skip
-    """One whole row: noise, sum, layer norm. It is `wide` units and then `rest`, because sizes are powers of two; one
-    warp takes it where it is short, whose sums need no waiting."""
+    """One row: noise, sum, layer norm. It is `wide` units and then `rest`, because sizes are powers of two. A short row is
+    taken by one warp, whose sums need no waiting."""
     row = tl.program_id(0)
     state = _row_state(start, passes, examples, row, True, first_size, second_size, pass_step, inner)
     x = _noisy_sum(value, other, row, state, columns, level, gain, 0, wide)
@@ -134,7 +134,7 @@ def _normed(
 
 
 def takes(value: Tensor) -> bool:
-    """Whether a value is laid out as `bernoulli` and `normed` want it."""
+    """Whether a value is laid out as `bernoulli` and `normed` need it."""
     if not 2 <= value.dim() <= INNER + 2 or not value.is_contiguous():
         return False
     return value.numel() < _ROWS * max(value.shape[-1], 1)
@@ -149,11 +149,11 @@ def bernoulli(
     other: Tensor | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """`value[examples, …, units]`, contiguous, with units dropped at `rate`: `noise.disturb` for element masks; plus
-    `other`, of the same shape.
+    """`value[examples, …, units]`, contiguous, with units dropped at `rate`, plus `other` of the same shape.
 
-    `start` is `noise.start`, `passes` holds one number or one per example. A unit that is dropped is 0 times its value,
-    so that an infinite or undefined one stays visible as in plain torch.
+    What `keyed.disturb` does for element masks. `start` is `keyed.start`; `passes` holds one number, or one per
+    example. A unit that is dropped is 0 times its value, so that an infinite or undefined one stays visible as in plain
+    torch.
     """
     out = torch.empty_like(value) if out is None else out
     shape = _Rows.of(value, rate)
@@ -179,7 +179,7 @@ def normed(
     bias: Tensor,
     epsilon: float,
 ) -> Tensor:
-    """The layer norm over the last dimension of `bernoulli(…, other)`, whose sum never reaches memory."""
+    """The layer norm over the last dimension of `bernoulli(…, other)`; the sum never reaches memory."""
     out = torch.empty_like(value)
     shape = _Rows.of(value, rate)
     if shape.rows:

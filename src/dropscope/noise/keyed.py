@@ -1,8 +1,8 @@
-"""Noise as a function of a key: value = f(seed, site and call, pass, example, coordinates), and of nothing else.
+"""Keyed noise: value = f(seed, site and call, pass, example, coordinates), and of nothing else.
 
 Owns the hash, the three noises of the papers and how a mask lies over a value. It knows no model and no random state:
-batch size, order, chunking and device cannot change a mask. Which site gets which rate is `placement.py`'s business.
-Everything here is integer arithmetic on tensors: the same bits on a CPU, on a GPU, eager and compiled.
+batch size, order, chunking and device cannot change a mask. Everything here is integer arithmetic on tensors: the same
+bits on a CPU, on a GPU, eager and compiled. See `placement` for which site gets which rate.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ _DRAWS_AT_ONCE = 1 << 24
 class Layout:
     """How examples and feature maps lie in a value.
 
-    `batch_dim` carries the examples (None: one value serves them all, as position embeddings do), each taking `folded`
-    consecutive indices (heads folded into the batch); `channel_dim` counts feature maps.
+    Attributes:
+        batch_dim: The dimension of the examples; None where one value serves them all, as position embeddings do.
+        folded: Consecutive indices of that dimension that each example takes (heads folded into the batch).
+        channel_dim: The dimension of the feature maps.
     """
 
     batch_dim: int | None = 0
@@ -42,7 +44,10 @@ class Layout:
 
 
 def site_key(name: str, call: int) -> int:
-    """A signed 64-bit key for one call of one site. The position is left out: twins by mathematics share masks."""
+    """A signed 64-bit key for one call of one site.
+
+    The position is left out: placements that are equal by mathematics share masks.
+    """
     return int.from_bytes(hashlib.blake2b(f"{name}#{call}".encode(), digest_size=8).digest(), "little", signed=True)
 
 
@@ -61,12 +66,12 @@ def streams(seed: int, site: int, passes: Tensor, examples: Tensor) -> Tensor:
 
 
 def start(seed: int, site: int) -> int:
-    """What all streams of a site begin with. Seed and site are known to Python: they cost no trip to a device."""
+    """The state that all streams of a site start from. Python computes it, which costs no trip to a device."""
     return _absorbed(_absorbed(0, seed), site)
 
 
 def _absorbed(state: int, value: int) -> int:
-    """`_absorb` of two numbers.
+    """`_absorb` of two Python numbers.
 
     >>> pair = torch.tensor(-5), torch.tensor(2**62 + 3)
     >>> _absorbed(-5, 2**62 + 3) == int(_absorb(*pair))
@@ -175,7 +180,7 @@ def _multinomial(keys: Tensor, shape: Sequence[int], rate: float) -> Tensor:
 
 
 def factors(value: Tensor, keys: Tensor, rate: float, noise: str, mask: str, layout: Layout) -> Tensor:
-    """λ for `value` (which has an example dimension), broadcastable against it. `keys` holds one key per example."""
+    """λ for a value that has an example dimension, broadcastable against it. `keys` holds one key per example."""
     shape, back = _unit_shape(value, mask, layout)
     return multiplier(keys, shape, rate, noise).reshape(back).movedim(0, layout.batch_dim or 0)
 

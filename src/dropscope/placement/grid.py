@@ -280,7 +280,7 @@ class PlacementGrid(PlacementSpace):
         noise: Iterable[str] = ("bernoulli",),
         mask: str = "auto",
     ) -> None:
-        self.positions = _check_axis(positions, "positions", lambda p: check_choice(p, "position", POSITIONS))
+        self.positions = _check_axis(positions, "positions", lambda p: check_choice(p, "positions", POSITIONS))
         self.noise = _check_axis(noise, "noise", lambda n: check_choice(n, "noise", NOISES))
         self.rates, self.mask = _check_rates(rates), mask
         crossed = next((p for p in self.positions if p != "auto"), "auto")
