@@ -113,8 +113,11 @@ def _normed(
     value, other, weight, bias, passes, examples, out, start, rows, columns, first_size, second_size, level, gain,
     epsilon, pass_step: tl.constexpr, inner: tl.constexpr, wide: tl.constexpr, rest: tl.constexpr,
 ):  # fmt: skip
-    """One row: noise, sum, layer norm. It is `wide` units and then `rest`, because sizes are powers of two. A short row is
-    taken by one warp, whose sums need no waiting."""
+    """One row: noise, sum, layer norm.
+
+    It is `wide` units and then `rest`, because sizes are powers of two. One warp takes a short row, so that sums need no
+    waiting.
+    """
     row = tl.program_id(0)
     state = _row_state(start, passes, examples, row, True, first_size, second_size, pass_step, inner)
     x = _noisy_sum(value, other, row, state, columns, level, gain, 0, wide)
