@@ -115,8 +115,8 @@ def _normed(
 ):  # fmt: skip
     """One row: noise, sum, layer norm.
 
-    It is `wide` units and then `rest`, because sizes are powers of two. One warp takes a short row, so that sums need no
-    waiting.
+    It is `wide` units and then `rest`, because sizes are powers of two. One warp takes a short row: its sums then need
+    no waiting.
     """
     row = tl.program_id(0)
     state = _row_state(start, passes, examples, row, True, first_size, second_size, pass_step, inner)
