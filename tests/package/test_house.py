@@ -134,3 +134,13 @@ def test_the_version_lives_in_one_place():
     assert cited[1] == dropscope.__version__ == changes[0]
     assert 'version = { attr = "dropscope.__version__" }' in project
     assert dropscope.__version__ not in project
+
+
+def test_every_direct_dependency_is_pinned():
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    needs = re.search(r"^dependencies = \[.*?^\[project\.scripts\]", project, re.MULTILINE | re.DOTALL)
+    assert needs
+    direct = set(re.findall(r'"([\w-]+)[<>=!]', needs[0]))
+    pinned = set(re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE))
+    assert "torch" in direct
+    assert direct == pinned
