@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dropscope.studies.where_to_drop.mammograms import ABNORMAL, NORMAL, Mammogram
-from dropscope.studies.where_to_drop.patients import PAPER_SHARES, balanced, split_mammograms, thinned
+from dropscope.studies.where_to_drop.patients import PAPER_SHARES, draw_at_most, draw_balanced, split_mammograms
 
 
 def people(patients: int, each: int, abnormal: int) -> list[Mammogram]:
@@ -43,11 +43,11 @@ def test_by_image_gives_the_papers_numbers_and_the_leak_is_counted() -> None:
 
 def test_a_balanced_test_set_is_drawn_without_replacement() -> None:
     images = people(30, 2, 22)
-    chosen = balanced(images, range(60), None, 0)
+    chosen = draw_balanced(images, range(60), None, 0)
     assert len(set(chosen)) == len(chosen) == 32
     assert sum(images[i].label == NORMAL for i in chosen) == 16
-    assert len(balanced(images, range(60), 10, 0)) == 10
-    few = thinned(images, range(60), 15, 0)
+    assert len(draw_balanced(images, range(60), 10, 0)) == 10
+    few = draw_at_most(images, range(60), 15, 0)
     assert len(few) == 15
     assert sum(images[i].label == ABNORMAL for i in few) == 11  # 44 of 60
-    assert thinned(images, range(60), None, 0) == tuple(range(60))
+    assert draw_at_most(images, range(60), None, 0) == tuple(range(60))

@@ -1,4 +1,4 @@
-"""The study where-to-drop from data to summary: loaders and their errors, training, sweeps, resumption, own models."""
+"""The study where-to-drop from data to summary: files and their errors, training, sweeps, resumption, own models."""
 
 from __future__ import annotations
 
@@ -16,19 +16,28 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from dropscope.cli import app
-from dropscope.errors import BadInput
 from dropscope.injection.sites import find_sites
 from dropscope.studies.training import load_weights, save_weights
-from dropscope.studies.where_to_drop.batches import Resident, cropped_and_flipped
-from dropscope.studies.where_to_drop.cifar import Cifar, read_cifar, scaled
-from dropscope.studies.where_to_drop.cifar_task import NETWORKS, accuracy, cifar_task
+from dropscope.studies.where_to_drop.batches import ShuffledBatches, shift_and_mirror
+from dropscope.studies.where_to_drop.cifar import NETWORKS, cifar_task
+from dropscope.studies.where_to_drop.cifar_files import CifarImages, read_cifar, scale_pixels
 from dropscope.studies.where_to_drop.networks import CifarNet
-from dropscope.studies.where_to_drop.own_task import own_task
-from dropscope.studies.where_to_drop.results import load_results
-from dropscope.studies.where_to_drop.study import PRESETS, Preset, _smaller, full_grid, where_to_drop
+from dropscope.studies.where_to_drop.options import Options
+from dropscope.studies.where_to_drop.own_model import own_task
+from dropscope.studies.where_to_drop.presets import PRESETS, Preset
+from dropscope.studies.where_to_drop.report import smaller_than_paper
+from dropscope.studies.where_to_drop.rows import load_results
+from dropscope.studies.where_to_drop.study import Outcome, Plan, plan, run
+from dropscope.studies.where_to_drop.tasks import Task, accuracy
+from support.errors import refused
 
 TINY = Preset((0.3, 0.7), (0.5,), 3, train=100, validation=40, test=40, epochs=1)
 CPU = torch.device("cpu")
+LIMITS = {"train": TINY.train, "validation": TINY.validation, "test": TINY.test, "epochs": TINY.epochs}
+
+
+def run_tiny(task: Task, folder: Path, seeds: tuple[int, ...] = (0,), weights: Path | None = None) -> Outcome:
+    return run(Plan(task, TINY, folder, seeds, weights, CPU, progress=False))
 
 
 def drawn(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -48,32 +57,31 @@ def binary(folder: Path, each: int = 60) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cifar(tmp_path_factory: pytest.TempPathFactory) -> Cifar:
+def cifar(tmp_path_factory: pytest.TempPathFactory) -> CifarImages:
     return read_cifar(binary(tmp_path_factory.mktemp("cifar") / "cifar-10-batches-bin"))
 
 
 @pytest.fixture(scope="module")
-def done(cifar: Cifar, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(cifar: CifarImages, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One whole tiny study with two networks."""
     folder = tmp_path_factory.mktemp("study")
-    limits = {"train": TINY.train, "validation": TINY.validation, "test": TINY.test, "epochs": TINY.epochs}
-    where_to_drop(cifar_task(cifar, **limits), folder, TINY, seeds=(0, 1), show=False)
+    run_tiny(cifar_task(cifar, **LIMITS), folder, (0, 1))
     return folder
 
 
 # --- the data ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_binary_format_is_read_in_its_order(cifar: Cifar) -> None:
+def test_the_binary_format_is_read_in_its_order(cifar: CifarImages) -> None:
     images, labels = drawn(60, 0)
     assert torch.equal(cifar.train_images[:60], torch.from_numpy(images))
     assert cifar.train_labels[:60].tolist() == labels.tolist()
     assert len(cifar.train_labels) == 300
     assert len(cifar.test_labels) == 60
-    assert float(scaled(cifar.test_images).abs().max()) <= 1
+    assert float(scale_pixels(cifar.test_images).abs().max()) <= 1
 
 
-def test_parquet_gives_the_same_as_binary(cifar: Cifar, tmp_path: Path) -> None:
+def test_parquet_gives_the_same_as_binary(cifar: CifarImages, tmp_path: Path) -> None:
     def png(image: Tensor) -> dict[str, bytes]:
         raw = io.BytesIO()
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(raw, "PNG")
@@ -95,15 +103,18 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     folder = binary(tmp_path / "bin")
     whole = (folder / "data_batch_3.bin").read_bytes()
     (folder / "data_batch_3.bin").write_bytes(whole[:-100])
-    with pytest.raises(BadInput, match=r"are of one size.*data_batch_3\.bin.*truncated"):
+    with refused(str(folder / "data_batch_3.bin")) as caught:
         read_cifar(folder)
+    assert str(len(whole) - 100) in str(caught.value)
     (folder / "data_batch_3.bin").write_bytes(whole[:-3073])  # cut between two records
-    with pytest.raises(BadInput, match=r"are of one size.*data_batch_3\.bin.*truncated"):
+    with refused(str(folder / "data_batch_3.bin")) as caught:
         read_cifar(folder)
+    assert str(len(whole) - 3073) in str(caught.value)
     for path in folder.iterdir():
         path.write_bytes(whole[:-100])
-    with pytest.raises(BadInput, match=r"whole records of 3073 bytes.*data_batch_1\.bin"):
+    with refused(str(folder / "data_batch_1.bin")) as caught:
         read_cifar(folder)
+    assert "3073" in str(caught.value)
 
 
 def test_a_label_over_nine_is_named_with_its_record(tmp_path: Path) -> None:
@@ -111,24 +122,28 @@ def test_a_label_over_nine_is_named_with_its_record(tmp_path: Path) -> None:
     raw = np.fromfile(folder / "test_batch.bin", np.uint8)
     raw[3073 * 4] = 10
     raw.tofile(folder / "test_batch.bin")
-    with pytest.raises(BadInput, match=r"labels are 0 to 9; got 10 for record 5 of .*test_batch\.bin"):
+    with refused(f"record 5 of {folder / 'test_batch.bin'}") as caught:
         read_cifar(folder)
+    assert caught.value.received == 10
 
 
 def test_a_missing_file_an_empty_folder_and_the_pickled_version_are_refused(tmp_path: Path) -> None:
     folder = binary(tmp_path / "bin")
     (folder / "data_batch_2.bin").unlink()
-    with pytest.raises(BadInput, match=r"data_batch_2\.bin"):
+    with refused(str(folder / "data_batch_2.bin")):
         read_cifar(folder)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match="cifar-10-batches-bin"):
+    with refused("data") as caught:
         read_cifar(tmp_path / "empty")
+    assert "cifar-10-batches-bin" in caught.value.remedy
     (tmp_path / "py").mkdir()
     (tmp_path / "py" / "data_batch_1").write_bytes(b"\x80")
-    with pytest.raises(BadInput, match="without unpickling"):
+    with refused("data") as caught:
         read_cifar(tmp_path / "py")
-    with pytest.raises(BadInput, match="a data folder exists"):
+    assert "pickle" in str(caught.value)
+    with refused("data") as caught:
         read_cifar(tmp_path / "not" / "there")
+    assert caught.value.received == str(tmp_path / "not" / "there")
 
 
 # --- networks and training --------------------------------------------------------------------------------------------
@@ -162,7 +177,7 @@ def test_batches_are_a_new_order_each_epoch_and_the_same_for_a_seed() -> None:
     images, labels = torch.arange(10.0).view(10, 1, 1, 1), torch.arange(10)
 
     def epochs() -> list[list[int]]:
-        batches = Resident(images, labels, 4, 7, CPU, lambda x, draws: x)
+        batches = ShuffledBatches(images, labels, 4, 7, CPU, lambda x, draws: x)
         return [[int(label) for _, y in batches for label in y] for _ in range(2)]
 
     first, second = epochs()
@@ -173,7 +188,7 @@ def test_batches_are_a_new_order_each_epoch_and_the_same_for_a_seed() -> None:
 
 def test_augmentation_shifts_and_mirrors_whole_images() -> None:
     image = torch.arange(64.0).view(1, 1, 8, 8) + 1
-    got = cropped_and_flipped(image.repeat(200, 1, 1, 1), torch.Generator().manual_seed(0), margin=2)
+    got = shift_and_mirror(image.repeat(200, 1, 1, 1), torch.Generator().manual_seed(0), margin=2)
     padded = torch.nn.functional.pad(image, (2, 2, 2, 2))
     possible = [padded[0, 0, i : i + 8, j : j + 8] for i in range(5) for j in range(5)]
     possible += [crop.flip(1) for crop in possible]
@@ -181,8 +196,8 @@ def test_augmentation_shifts_and_mirrors_whole_images() -> None:
     assert len({tuple(one.flatten().tolist()) for one in got}) > 30
 
 
-def test_the_grid_has_the_papers_size(cifar: Cifar) -> None:
-    assert len(full_grid(cifar_task(cifar), PRESETS["paper"])) == 19_998
+def test_the_grid_has_the_papers_size(cifar: CifarImages) -> None:
+    assert len(Plan(cifar_task(cifar), PRESETS["paper"], Path()).evaluation().grid) == 19_998
 
 
 # --- the study --------------------------------------------------------------------------------------------------------
@@ -212,55 +227,59 @@ def test_a_study_leaves_rows_figures_tables_and_a_summary(done: Path) -> None:
     assert (done / "tables" / "claims.csv").exists()
 
 
-def test_data_that_are_fewer_than_the_papers_are_said(cifar: Cifar) -> None:
-    said = _smaller(cifar_task(cifar), PRESETS["paper"])
+def test_data_that_are_fewer_than_the_papers_are_said(cifar: CifarImages) -> None:
+    said = smaller_than_paper(cifar_task(cifar), PRESETS["paper"])
     assert said == [
         "30 validation examples instead of the paper's 5,000",
         "60 test examples instead of the paper's 10,000",
     ]
-    assert _smaller(cifar_task(cifar, "vit"), PRESETS["paper"]) == []
+    assert smaller_than_paper(cifar_task(cifar, "vit"), PRESETS["paper"]) == []
 
 
-def test_accuracy_is_that_of_the_kept_weights(done: Path, cifar: Cifar) -> None:
+def test_accuracy_is_that_of_the_kept_weights(done: Path, cifar: CifarImages) -> None:
     net = load_weights(CifarNet(), done / "weights" / "seed-1.safetensors")
     with torch.no_grad():
-        right = (net(scaled(cifar.test_images[:40])).argmax(1) == cifar.test_labels[:40]).double().mean()
+        right = (net(scale_pixels(cifar.test_images[:40])).argmax(1) == cifar.test_labels[:40]).double().mean()
     assert load_results(done)[1].accuracy == pytest.approx(float(right))
-    assert accuracy(net, scaled(cifar.test_images[:40]), cifar.test_labels[:40], 7) == pytest.approx(float(right))
+    assert accuracy(net, scale_pixels(cifar.test_images[:40]), cifar.test_labels[:40], 7) == pytest.approx(float(right))
 
 
-def test_taken_up_again_nothing_is_trained_and_rows_are_the_same(done: Path, cifar: Cifar) -> None:
-    limits = {"train": TINY.train, "validation": TINY.validation, "test": TINY.test, "epochs": TINY.epochs}
+def test_taken_up_again_nothing_is_trained_and_rows_are_the_same(done: Path, cifar: CifarImages) -> None:
     before = load_results(done)[0]
     (done / "results" / "seed-0" / "result.json").unlink()  # as if killed before the result was written
 
     def never(*_: object) -> None:
         raise AssertionError("trained again")
 
-    again = where_to_drop(replace(cifar_task(cifar, **limits), train=never), done, TINY, seeds=(0,), show=False)
+    again = run_tiny(replace(cifar_task(cifar, **LIMITS), train=never), done)
     pd.testing.assert_frame_equal(again.results[0].rows, before.rows)
 
 
-def test_a_folder_holds_one_study(done: Path, cifar: Cifar) -> None:
-    with pytest.raises(BadInput, match="a folder holds one study"):
-        where_to_drop(cifar_task(cifar, epochs=2), done, TINY, show=False)
+def test_a_folder_holds_one_study(done: Path, cifar: CifarImages) -> None:
+    with refused("out") as caught:
+        run_tiny(cifar_task(cifar, epochs=2), done)
+    assert "task" in str(caught.value)
 
 
-def test_weights_of_the_wrong_shape_are_refused_and_nothing_is_written(cifar: Cifar, tmp_path: Path) -> None:
+def test_weights_of_the_wrong_shape_are_refused_and_nothing_is_written(cifar: CifarImages, tmp_path: Path) -> None:
     save_weights(nn.Linear(3, 2), tmp_path / "other.safetensors")
-    with pytest.raises(BadInput, match=r"weights fit the network.*other\.safetensors"):
-        where_to_drop(cifar_task(cifar), tmp_path / "out", TINY, weights=tmp_path / "other.safetensors", show=False)
+    with refused("weights") as caught:
+        run_tiny(cifar_task(cifar), tmp_path / "out", weights=tmp_path / "other.safetensors")
+    assert "other.safetensors" in str(caught.value)
     torch.save(CifarNet().state_dict() | {"fc2.bias": torch.zeros(11)}, tmp_path / "wrong.pt")
-    with pytest.raises(BadInput, match=r"\(11,\)' for 'fc2.bias'"):
-        where_to_drop(cifar_task(cifar), tmp_path / "out", TINY, weights=tmp_path / "wrong.pt", show=False)
+    with refused("weights") as caught:
+        run_tiny(cifar_task(cifar), tmp_path / "out", weights=tmp_path / "wrong.pt")
+    assert caught.value.received == "(11,)"
+    assert "'fc2.bias'" in str(caught.value)
     (tmp_path / "text.pt").write_text("no weights")
-    with pytest.raises(BadInput, match="plain state_dict"):
-        where_to_drop(cifar_task(cifar), tmp_path / "out", TINY, weights=tmp_path / "text.pt", show=False)
+    with refused("weights") as caught:
+        run_tiny(cifar_task(cifar), tmp_path / "out", weights=tmp_path / "text.pt")
+    assert "text.pt" in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
 def test_other_weights_of_the_same_name_are_not_answered_with_the_first_ones_results(
-    cifar: Cifar, tmp_path: Path
+    cifar: CifarImages, tmp_path: Path
 ) -> None:
     files = [tmp_path / part / "net.safetensors" for part in ("a", "b")]
     for file in files:
@@ -271,15 +290,18 @@ def test_other_weights_of_the_same_name_are_not_answered_with_the_first_ones_res
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        where_to_drop(task, out, TINY, weights=files[0], show=False, say=stop)
-    with pytest.raises(BadInput, match=r"a folder holds one study.*weights"):
-        where_to_drop(task, out, TINY, weights=files[1], show=False)
+        run(Plan(task, TINY, out, weights=files[0], progress=False), say=stop)
+    with refused("out") as caught:
+        run_tiny(task, out, weights=files[1])
+    assert "weights" in str(caught.value)
 
 
 def test_a_pickled_model_is_refused_without_advice_to_unpickle_it(tmp_path: Path) -> None:
     torch.save(CifarNet(), tmp_path / "model.pt")
-    with pytest.raises(BadInput, match="got 'a pickled object that is not tensors alone'"):
+    with refused("weights") as caught:
         load_weights(CifarNet(), tmp_path / "model.pt")
+    assert "pickled" in str(caught.value)
+    assert "weights_only" not in str(caught.value)
 
 
 def test_both_forms_of_weights_give_the_same_network(tmp_path: Path) -> None:
@@ -317,8 +339,9 @@ def test_an_own_model_is_split_into_choosing_and_reporting() -> None:
     assert chosen.isdisjoint({tuple(x.flatten().tolist()) for x in task.test[0]})
     assert task.positions == ("before_activation", "after_activation")
     assert task.masks_inputs
-    with pytest.raises(BadInput, match="a layer of the grid is a site"):
+    with refused("sites") as caught:
         own_task(scope["model"](), scope["data"](), ["nope"])  # type: ignore[operator]
+    assert caught.value.received == "nope"
 
 
 def test_the_command_runs_an_own_model_end_to_end(tmp_path: Path) -> None:
@@ -338,8 +361,9 @@ def test_the_command_runs_an_own_model_end_to_end(tmp_path: Path) -> None:
 def test_a_layer_named_twice_is_refused_before_any_work() -> None:
     scope: dict[str, Any] = {}
     exec(OWN, scope)
-    with pytest.raises(BadInput, match="a layer is in the grid once"):
+    with refused("sites") as caught:
         own_task(scope["model"](), scope["data"](), ["3", "3@input"])
+    assert caught.value.received == "3"
 
 
 def test_an_example_with_nan_is_named_before_any_work() -> None:
@@ -348,8 +372,9 @@ def test_an_example_with_nan_is_named_before_any_work() -> None:
     images, labels = scope["data"]()
     images[3].view(-1)[0] = float("nan")
     images[5].view(-1)[1] = float("inf")
-    with pytest.raises(BadInput, match=r"in 2 of \d+ examples \(the first is number 3, from 0\)"):
+    with refused("data") as caught:
         own_task(scope["model"](), (images, labels))
+    assert "2 of 60 examples (the first is number 3, from 0)" in str(caught.value)
 
 
 def test_data_that_is_refused_leaves_its_folder_free(tmp_path: Path) -> None:
@@ -357,24 +382,24 @@ def test_data_that_is_refused_leaves_its_folder_free(tmp_path: Path) -> None:
     scope: dict[str, Any] = {}
     exec(OWN, scope)
     images, labels = scope["data"]()
-    with pytest.raises(BadInput, match="from 0"):
-        where_to_drop(own_task(scope["model"](), (images, labels + 1)), tmp_path / "out", TINY, show=False)
-    where_to_drop(own_task(scope["model"](), (images, labels)), tmp_path / "out", TINY, show=False)
+    with refused("labels"):
+        run_tiny(own_task(scope["model"](), (images, labels + 1)), tmp_path / "out")
+    run_tiny(own_task(scope["model"](), (images, labels)), tmp_path / "out")
 
 
 def test_an_own_model_with_other_code_is_another_study(tmp_path: Path) -> None:
     scope: dict[str, Any] = {}
     exec(OWN, scope)
     net, data = scope["model"](), scope["data"]()
-    where_to_drop(own_task(net, data), tmp_path / "out", TINY, show=False)
+    run_tiny(own_task(net, data), tmp_path / "out")
     other = scope["model"]()
     other[4] = torch.nn.Tanh()
-    with pytest.raises(BadInput, match="a folder holds one study"):
-        where_to_drop(own_task(other, data), tmp_path / "out", TINY, show=False)
+    with refused("out"):
+        run_tiny(own_task(other, data), tmp_path / "out")
 
 
-def test_the_fingerprint_of_cifar_sees_every_pixel(cifar: Cifar) -> None:
-    from dropscope.studies.where_to_drop.cifar_task import _fingerprint
+def test_the_fingerprint_of_cifar_sees_every_pixel(cifar: CifarImages) -> None:
+    from dropscope.studies.where_to_drop.cifar import _fingerprint
 
     changed = replace(cifar, test_images=cifar.test_images.clone())
     assert _fingerprint(changed) == _fingerprint(cifar)
@@ -383,18 +408,52 @@ def test_the_fingerprint_of_cifar_sees_every_pixel(cifar: Cifar) -> None:
 
 
 def test_a_share_of_a_mean_of_0_is_left_out() -> None:
-    from dropscope.studies.where_to_drop.judged_trends import _of_the_mean
+    from dropscope.studies.where_to_drop.claims.trends import _of_the_mean
 
     assert (_of_the_mean(-0.17), _of_the_mean(float("nan"))) == (", -17 % of the mean", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("seeds", {"seeds": 0}),
+        ("seeds", {"seeds": 2, "weights": "net.pt"}),
+        ("seeds", {"seeds": 2, "model": "mine.py:model"}),
+        ("epochs", {"epochs": 0}),
+        ("epochs", {"epochs": -3}),
+        ("train_dropout", {"train_dropout": True, "network": "vit"}),
+        ("train_dropout", {"train_dropout": True, "task": "mammography"}),
+        ("train_dropout", {"train_dropout": True, "weights": "net.pt"}),
+        ("preset", {"preset": "tiny"}),
+        ("network", {"network": "cnn-dropout"}),
+        ("task", {"task": "mnist"}),
+        ("split", {"split": "by_hand"}),
+        ("augment", {"augment": "some"}),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_data_is_read(name: str, asked: dict[str, Any]) -> None:
+    with refused(name):
+        Options("not/there", **asked)
+
+
+def test_a_plan_reads_its_data_and_writes_nothing(tmp_path: Path) -> None:
+    options = Options(binary(tmp_path / "bin"), preset="smoke", seeds=2, device="cpu", out=tmp_path / "out")
+    planned = plan(options)
+    assert planned.facts()["networks to train"] == 2
+    assert planned.task.name == "cifar10-cnn"
+    assert plan(replace(options, train_dropout=True)).task.name == "cifar10-cnn-dropout"
+    with refused("weights"):
+        plan(replace(options, seeds=1, weights=tmp_path / "gone.safetensors"))
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     for arguments, words in (
         (["--data", str(tmp_path)], "cifar-10-batches-bin"),
-        (["--data", str(tmp_path), "--seeds", "0"], "--seeds counts"),
-        (["--data", str(tmp_path), "--epochs", "0"], "at least one epoch"),
-        (["--data", str(tmp_path), "--epochs", "-3"], "at least one epoch"),
-        (["--data", str(tmp_path), "--train-dropout", "--network", "vit"], "--train-dropout is for"),
+        (["--data", str(tmp_path), "--seeds", "0"], "--seeds"),
+        (["--data", str(tmp_path), "--epochs", "0"], "--epochs"),
+        (["--data", str(tmp_path), "--epochs", "-3"], "-3"),
+        (["--data", str(tmp_path), "--train-dropout", "--network", "vit"], "--train-dropout"),
     ):
         got = CliRunner().invoke(app, ["study", "where-to-drop", *arguments, "--out", str(tmp_path / "out")])
         assert got.exit_code == 2

@@ -1,26 +1,23 @@
-"""`dropscope study where-to-drop`: reads what was asked, runs the study, prints its claims."""
+"""`dropscope study where-to-drop`: reads the options, runs the study, prints its claims."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dropscope.cli.app import AsJson, DryRun, ImageSize, LabelColumn, Labels, words
 from dropscope.cli.console import print_json, stderr, stdout
 from dropscope.cli.studies.group import Preset, print_claims, study
-from dropscope.device import as_device
-from dropscope.errors import BadInput
 
 if TYPE_CHECKING:
-    from dropscope.studies.where_to_drop.study import Preset as Size
-    from dropscope.studies.where_to_drop.task import Task
+    from dropscope.studies.where_to_drop import Plan
 
 
-class TaskName(str, Enum):
+class Task(str, Enum):
     cifar10 = "cifar10"
     mammography = "mammography"
 
@@ -43,11 +40,11 @@ class Split(str, Enum):
 
 
 @study.command("where-to-drop")
-def where_to_drop(
+def run_where_to_drop(
     data: Annotated[
         str, typer.Option(help="CIFAR-10's folder or hub name, a folder of mammograms, or data for --model.")
     ],
-    task: Annotated[TaskName, typer.Option(help="Which of the paper's tasks.")] = TaskName.cifar10,
+    task: Annotated[Task, typer.Option(help="Which of the paper's tasks.")] = Task.cifar10,
     network: Annotated[Network, typer.Option(help="The paper's network for CIFAR-10, or another.")] = Network.cnn,
     model: Annotated[
         str | None, typer.Option(help="Your own trained classifier instead of a task: file.py:callable.")
@@ -76,95 +73,60 @@ def where_to_drop(
     train_dropout: Annotated[
         bool, typer.Option("--train-dropout", help="Also train with dropout on, and repeat the study for it.")
     ] = False,
-    out: Annotated[str, typer.Option(help="Folder of the results; a killed run is taken up there.")] = "where-to-drop",
+    out: Annotated[str, typer.Option(help="Folder of the results; a killed run continues there.")] = "where-to-drop",
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one.")] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Where should dropout go in an image classifier? Trains, sweeps the grid of placements, judges each claim."""
-    from dropscope.studies.where_to_drop.study import SIDES, planned, with_epochs
-    from dropscope.studies.where_to_drop.study import preset as size_of
-    from dropscope.studies.where_to_drop.study import where_to_drop as run
+    # Imported here: the other commands need none of it.
+    from dropscope.studies.where_to_drop import Options, plan, run
 
-    if seeds < 1 or (seeds > 1 and (weights or model)):
-        remedy = "leave --seeds out, or write --seeds 5 without --weights and --model"
-        raise BadInput("--seeds counts the networks to train", "--seeds", seeds, remedy)
-    if train_dropout and (weights or model or task is TaskName.mammography or network is not Network.cnn):
-        raise BadInput("--train-dropout is for the paper's CIFAR-10 network", "--train-dropout", True, "leave it out")
-    size = with_epochs(size_of(preset.value, "own" if model else task.value), epochs)
-    chosen: dict[str, Task] = {}
-    if model is not None:
-        chosen[""] = _own(model, data, sites, size, labels, label_column, image_size)
-    elif task is TaskName.mammography:
-        chosen[""] = _mammograms(
-            data,
-            labels,
-            side or SIDES[preset.value],
-            split.value,
-            augment.value,
-            size,
-            None if dry_run else Path(out) / "prepared",
-        )
-    else:
-        chosen = _cifar(data, [network.value, *(["cnn-dropout"] if train_dropout else [])], size)
-    where = as_device(device)
+    options = Options(
+        data=data,
+        task=task.value,
+        network=network.value,
+        model=model,
+        sites=tuple(words(sites)) if sites else None,
+        labels=labels,
+        label_column=label_column,
+        image_size=image_size,
+        side=side,
+        split=split.value,
+        augment=augment.value,
+        preset=preset.value,
+        seeds=seeds,
+        epochs=epochs,
+        weights=weights,
+        out=out,
+        device=device,
+    )
+    chosen = [options]
+    if train_dropout:
+        chosen.append(replace(options, train_dropout=True, out=Path(out) / "trained-with-dropout"))
+    plans = [plan(each, dry=dry_run) for each in chosen]
     if dry_run:
-        plans = [(_described(one, seeds, str(where)), planned(one, size, where)) for one in chosen.values()]
-        if as_json:
-            print_json({"studies": [{**described, "sweep": asdict(plan)} for described, plan in plans]})
-        for described, plan in () if as_json else plans:
-            for key, value in described.items():
-                stdout().print(f"{key}: {value}")
-            stdout().print(f"per network, and two smaller sweeps besides:\n{plan}", soft_wrap=True)
+        _print_plans(plans, as_json)
         return
-    say = stderr().print if as_json else stdout().print
     answers = []
-    for below, one in chosen.items():
-        file = None if weights is None else Path(weights)
-        found = run(one, Path(out) / below, size, seeds=range(seeds), weights=file, device=where, say=say)
-        answers.append({"folder": str(found.folder), "claims": [asdict(claim) for claim in found.claims]})
+    for each in plans:
+        outcome = run(each, say=stderr().print if as_json else stdout().print)
+        answers.append({"folder": str(outcome.folder), "claims": [asdict(claim) for claim in outcome.claims]})
         if not as_json:
-            print_claims(found.claims)
-            stdout().print(f"summary, figures and tables in {found.folder}")
+            print_claims(outcome.claims)
+            stdout().print(f"summary, figures and tables in {outcome.folder}")
     if as_json:
         print_json({"studies": answers})
 
 
-def _cifar(data: str, networks: list[str], size: Size) -> dict[str, Task]:
-    from dropscope.studies.where_to_drop.cifar import read_cifar
-    from dropscope.studies.where_to_drop.cifar_task import cifar_task
+def _print_plans(plans: list[Plan], as_json: bool) -> None:
+    from dropscope.studies.where_to_drop import estimate
 
-    images = read_cifar(data)
-    limits = {"train": size.train, "validation": size.validation, "test": size.test, "epochs": size.epochs}
-    folders = ["", "trained-with-dropout"]
-    return {folders[i]: cifar_task(images, name, **limits) for i, name in enumerate(networks)}
-
-
-def _mammograms(
-    data: str, labels: str | None, side: int, split: str, augment: str, size: Size, cache: Path | None
-) -> Task:  # fmt: skip
-    from dropscope.studies.where_to_drop.mammography import mammography
-
-    limits: dict[str, Any] = {"augment": augment, "train": size.train, "validation": size.validation, "test": size.test}
-    if size.epochs is not None:
-        limits["epochs"] = size.epochs
-    file = None if labels is None else Path(labels)
-    return mammography(Path(data), file, side=side, split=split, cache=cache, **limits)
-
-
-def _own(
-    model: str, data: str, sites: str | None, size: Size, labels: str | None, label_column: str | None,
-    image_size: str | None,
-) -> Task:  # fmt: skip
-    from dropscope.loading import load_data, load_model
-    from dropscope.studies.where_to_drop.own_task import own_task
-
-    loaded = load_model(model)
-    found = load_data(data, loaded, label_column=label_column, labels=labels, image_size=image_size)
-    named = words(sites) if sites else None
-    return own_task(loaded.module, found, named, size.test)
-
-
-def _described(task: Task, seeds: int, device: str) -> dict[str, Any]:
-    networks = seeds if task.train is not None else 0
-    return {"task": task.name, "layers": ", ".join(task.layers), "networks to train": networks, "device": device}
+    if as_json:
+        print_json({"studies": [{**plan.facts(), "sweep": asdict(estimate(plan))} for plan in plans]})
+        return
+    for plan in plans:
+        sweep = estimate(plan)
+        for key, value in plan.facts().items():
+            stdout().print(f"{key}: {value}")
+        stdout().print(f"per network, and two smaller sweeps besides:\n{sweep}", soft_wrap=True)

@@ -1,1 +1,7 @@
-"""Study S1: where should dropout go in an image classifier? A grid search over placements, with its analyses."""
+"""Study S1: where should dropout go in an image classifier? A sweep over a grid of placements, with its report."""
+
+from dropscope.studies.where_to_drop.options import Options
+from dropscope.studies.where_to_drop.presets import PRESETS
+from dropscope.studies.where_to_drop.study import Outcome, Plan, estimate, plan, run
+
+__all__ = ["PRESETS", "Options", "Outcome", "Plan", "estimate", "plan", "run"]

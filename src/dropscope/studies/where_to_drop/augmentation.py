@@ -1,7 +1,7 @@
-"""Training images varied as in the paper: each change a function of the image and its amounts, and one that draws them.
+"""Augmentation of training images as in the paper: one function per change, and one that draws them all.
 
 Owns the changes and their order. A draw is a function of (seed, epoch, image), so neither the order of the images nor
-their batches move it. Which images are varied is `mammography.py`'s.
+their batches move it. `mammography` decides which images are varied.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dropscope.studies.where_to_drop.opencv import opencv
+from dropscope.studies.where_to_drop.preprocessing import opencv
 
 Image = NDArray[np.float32]  # [height, width]; the changes of brightness take it to lie in [0, 1]
 
@@ -33,7 +33,7 @@ class Amounts:
     sharpness: float = 1.5
 
 
-def augmented(image: Image, draw: np.random.Generator, amounts: Amounts | None = None) -> Image:
+def augment(image: Image, draw: np.random.Generator, amounts: Amounts | None = None) -> Image:
     """The image, varied. Its own least and greatest value stand for black and white, whatever scale it is on.
 
     >>> image = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
@@ -45,29 +45,29 @@ def augmented(image: Image, draw: np.random.Generator, amounts: Amounts | None =
     black, white = float(image.min()), float(image.max())
     if white == black:
         return image.copy()
-    shown = (image - np.float32(black)) / np.float32(white - black)
-    # Everything is drawn, whether it is used or not: what is changed does not move what comes after it.
+    varied = (image - np.float32(black)) / np.float32(white - black)
+    # Everything is drawn, used or not, so that one change does not move the draws of the next.
     angle, area = draw.uniform(-a.rotation, a.rotation), draw.uniform(a.least_area, 1.0)
     stretch, across, down, mirrored = draw.uniform(-1, 1), draw.random(), draw.random(), draw.random() < a.flip
     bright, contrast = draw.uniform(1 - a.jitter, 1 + a.jitter, 2)
     blurs, sigma, sharpens = draw.random() < a.blur, draw.uniform(*a.blur_sigma), draw.random() < a.sharpen
-    shown = rotated(shown, angle)
-    shown = cropped(shown, area, stretch * min(math.log(a.most_stretched), -math.log(area)), across, down)
-    shown = flipped(shown) if mirrored else shown
-    shown = contrasted(brightened(shown, bright), contrast)
-    shown = blurred(shown, a.blur_kernel, sigma) if blurs else shown
-    shown = sharpened(shown, a.sharpness) if sharpens else shown
-    return (shown * np.float32(white - black) + np.float32(black)).astype(np.float32)
+    varied = rotate(varied, angle)
+    varied = crop(varied, area, stretch * min(math.log(a.most_stretched), -math.log(area)), across, down)
+    varied = flip(varied) if mirrored else varied
+    varied = change_contrast(brighten(varied, bright), contrast)
+    varied = blur(varied, a.blur_kernel, sigma) if blurs else varied
+    varied = sharpen(varied, a.sharpness) if sharpens else varied
+    return (varied * np.float32(white - black) + np.float32(black)).astype(np.float32)
 
 
-def rotated(image: Image, degrees: float) -> Image:
+def rotate(image: Image, degrees: float) -> Image:
     """Turned counterclockwise about the centre; black comes in at the corners."""
     height, width = image.shape
     turn = opencv().getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), degrees, 1.0)
     return opencv().warpAffine(image, turn, (width, height), flags=opencv().INTER_LINEAR, borderValue=0.0)
 
 
-def cropped(image: Image, area: float, log_ratio: float, across: float, down: float) -> Image:
+def crop(image: Image, area: float, log_ratio: float, across: float, down: float) -> Image:
     """A part of `area` of the image, width to height as exp(log_ratio), stretched to the whole; `across` and `down`, in
     [0, 1], say where it lies. |log_ratio| is at most −log(area), or the part would not fit."""
     height, width = image.shape
@@ -78,28 +78,28 @@ def cropped(image: Image, area: float, log_ratio: float, across: float, down: fl
     return opencv().resize(part, (width, height), interpolation=opencv().INTER_LINEAR)
 
 
-def flipped(image: Image) -> Image:
+def flip(image: Image) -> Image:
     """Left and right exchanged."""
     return np.ascontiguousarray(image[:, ::-1])
 
 
-def brightened(image: Image, factor: float) -> Image:
+def brighten(image: Image, factor: float) -> Image:
     """Every value times the factor, kept in [0, 1]."""
     return np.clip(image * np.float32(factor), 0, 1)
 
 
-def contrasted(image: Image, factor: float) -> Image:
+def change_contrast(image: Image, factor: float) -> Image:
     """Every difference from the mean times the factor, kept in [0, 1]."""
     mean = image.mean(dtype=np.float64).astype(np.float32)
     return np.clip(mean + (image - mean) * np.float32(factor), 0, 1)
 
 
-def blurred(image: Image, kernel: int, sigma: float) -> Image:
+def blur(image: Image, kernel: int, sigma: float) -> Image:
     """Convolved with a Gaussian of `kernel` × `kernel` pixels; the border is mirrored."""
     return opencv().GaussianBlur(image, (kernel, kernel), sigma, borderType=opencv().BORDER_REFLECT_101)
 
 
-def sharpened(image: Image, factor: float) -> Image:
+def sharpen(image: Image, factor: float) -> Image:
     """Differences from the smoothed image (3×3, centre weight 5 of 13) times the factor; the border stays as it is."""
     weights = np.ones((3, 3), np.float32)
     weights[1, 1] = 5

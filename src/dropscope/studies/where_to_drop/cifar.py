@@ -1,160 +1,117 @@
-"""CIFAR-10 as people have it: the official binary folder, the Hugging Face parquet files, or a name on the hub.
+"""Task A: CIFAR-10 with the paper's network, or with one of the two that the paper leaves open.
 
-Owns reading and checking; every error names the file. Nothing is unpickled: the "python version" of the data set,
-which is a pickle, is refused.
+Owns the split, the recipes and the maskable layers. The paper's recipe: Adam 1e-3, batch 128, cross-entropy, 20 epochs,
+weights of the best validation accuracy. The two other networks need augmentation and a schedule to be worth asking.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import partial
 
-import numpy as np
-import pandas as pd
 import torch
-from PIL import Image, UnidentifiedImageError
-from torch import Tensor
+from torch import Tensor, nn
 
-from dropscope.errors import BadInput, MissingExtra
+from dropscope.studies.training import History, Recipe, fit
+from dropscope.studies.where_to_drop.batches import ShuffledBatches, shift_and_mirror
+from dropscope.studies.where_to_drop.cifar_files import CifarImages, scale_pixels
+from dropscope.studies.where_to_drop.networks import TRAINING_RATES, CifarNet, SmallEfficientNet, SmallViT
+from dropscope.studies.where_to_drop.tasks import Task, accuracy, classification_loss
 
-CLASSES = 10
-_RECORD = 1 + 3 * 32 * 32
-_TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
-_TEST_FILE = "test_batch.bin"
-_HUB = "pass a hub name like uoft-cs/cifar10"
-
-
-@dataclass(frozen=True, eq=False)
-class Cifar:
-    """Images uint8 [n, 3, 32, 32] and labels int64 [n], in their original order."""
-
-    train_images: Tensor
-    train_labels: Tensor
-    test_images: Tensor
-    test_labels: Tensor
+VALIDATION = 5_000
+_ADAM = partial(torch.optim.Adam, lr=1e-3)
+_SPLIT_SEED = 0  # one split for every network, so that networks differ by training alone
 
 
-def scaled(images: Tensor) -> Tensor:
-    """Pixels as the network wants them: (x/255 − .5)/.5.
+@dataclass(frozen=True)
+class Network:
+    """A network that can be trained here: its layers for the grid, the penultimate last, and how it is trained."""
 
-    >>> scaled(torch.tensor([0, 255], dtype=torch.uint8))
-    tensor([-1.,  1.])
-    """
-    return (images.float() / 255 - 0.5) / 0.5
+    build: Callable[[], nn.Module]
+    layers: tuple[str, ...]
+    epochs: int
+    batch: int = 128
+    augmented: bool = False
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = _ADAM
+    peak: float | None = None  # of a one-cycle schedule
 
-
-def read_cifar(data: str | Path) -> Cifar:
-    """CIFAR-10 from a folder (`cifar-10-batches-bin`, or one with train*.parquet and test*.parquet) or a hub name."""
-    folder = Path(data)
-    if not folder.exists():
-        return _from_hub(str(data))
-    for place in (folder, folder / "cifar-10-batches-bin"):
-        if (place / _TEST_FILE).exists() or any((place / name).exists() for name in _TRAIN_FILES):
-            return _from_binary(place)
-    train, test = sorted(folder.rglob("train*.parquet")), sorted(folder.rglob("test*.parquet"))
-    if train and test:
-        return Cifar(*_from_parquet(train), *_from_parquet(test))
-    if any((place / "data_batch_1").exists() for place in (folder, folder / "cifar-10-batches-py")):
-        got = f"{folder} holds the pickled 'python version'"
-        raise BadInput("CIFAR-10 is read without unpickling", "--data", got, "fetch the binary version (.bin)")
-    got = f"{folder} holds neither {_TEST_FILE} nor train*.parquet and test*.parquet"
-    raise BadInput("CIFAR-10 is a folder of its official files", "--data", got, "pass the folder cifar-10-batches-bin")
+    @property
+    def named_positions(self) -> bool:
+        """Whether a layer's name already says where its mask goes: no axis of positions then."""
+        return any("@" in layer for layer in self.layers)
 
 
-def _from_binary(folder: Path) -> Cifar:
-    sizes = {name: (folder / name).stat().st_size for name in (*_TRAIN_FILES, _TEST_FILE) if (folder / name).exists()}
-    short = min(sizes, key=lambda name: sizes[name])
-    if sizes[short] < max(sizes.values()):  # cut between two records, a file still looks whole
-        rule, got = "the files of CIFAR-10 are of one size", f"{sizes[short]} of {max(sizes.values())} bytes"
-        raise BadInput(rule, str(folder / short), got, "the file is truncated: fetch it again")
-    train = [_binary(folder / name) for name in _TRAIN_FILES]
-    images, labels = (torch.cat(parts) for parts in zip(*train, strict=True))
-    return Cifar(images, labels, *_binary(folder / _TEST_FILE))
+NETWORKS = {
+    "cnn": Network(CifarNet, ("conv1", "conv2", "conv3", "fc1"), epochs=20),
+    "cnn-dropout": Network(partial(CifarNet, TRAINING_RATES), ("conv1", "conv2", "conv3", "fc1"), epochs=20),
+    "vit": Network(
+        SmallViT, ("blocks.1", "blocks.3", "blocks.5", "head@input"), epochs=40, batch=512, augmented=True,
+        optimizer=partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.05), peak=1e-3,
+    ),
+    "efficientnet": Network(
+        SmallEfficientNet, ("stages.1", "stages.2", "stages.3", "head@input"), epochs=20, batch=512, augmented=True,
+        optimizer=partial(torch.optim.AdamW, lr=3e-3, weight_decay=0.02), peak=3e-3,
+    ),
+}  # fmt: skip
 
 
-def _binary(path: Path) -> tuple[Tensor, Tensor]:
-    if not path.exists():
-        raise BadInput("CIFAR-10 has five training files and a test file", str(path), "no such file", "fetch it again")
-    raw = np.fromfile(path, np.uint8)
-    if raw.size == 0 or raw.size % _RECORD:
-        rule = f"a CIFAR-10 file is whole records of {_RECORD} bytes"
-        raise BadInput(rule, str(path), f"{raw.size} bytes", "the file is truncated: fetch it again")
-    records = torch.from_numpy(raw).view(-1, _RECORD)
-    labels = _labels(records[:, 0].long(), path)
-    return records[:, 1:].reshape(-1, 3, 32, 32).clone(), labels
+def cifar_task(
+    cifar: CifarImages, network: str = "cnn", *, epochs: int | None = None, train: int | None = None,
+    validation: int | None = None, test: int | None = None,
+) -> Task:  # fmt: skip
+    """The task on all images, or on the first so many of each part."""
+    chosen = NETWORKS[network]
+    order = torch.randperm(len(cifar.train_labels), generator=torch.Generator().manual_seed(_SPLIT_SEED))
+    count = max(1, min(VALIDATION, len(order) // 10))
+    held_out, learnt = order[:count][:validation], order[count:][:train]
+    rounds = epochs or chosen.epochs
+    held_images, held_labels = scale_pixels(cifar.train_images[held_out]), cifar.train_labels[held_out]
+    images, labels = cifar.train_images[learnt], cifar.train_labels[learnt]
 
+    def prepare(batch: Tensor, draws: torch.Generator) -> Tensor:
+        return scale_pixels(shift_and_mirror(batch, draws) if chosen.augmented else batch)
 
-def _from_parquet(paths: Sequence[Path]) -> tuple[Tensor, Tensor]:
-    parts = []
-    for path in paths:
-        try:
-            table = pd.read_parquet(path)
-        except Exception as error:
-            reason = str(error).splitlines()[0][:120]
-            raise BadInput("a parquet file can be read", str(path), reason, "fetch it again") from error
-        image = next((name for name in ("img", "image") if name in table), None)
-        label = next((name for name in ("label", "labels") if name in table), None)
-        if image is None or label is None:
-            got = ", ".join(map(str, table.columns))
-            raise BadInput("CIFAR-10 parquet has columns img and label", str(path), got, "pass the official files")
-        parts.append((_decoded(table[image], path), _labels(torch.tensor(table[label].to_numpy().copy()).long(), path)))
-    images, labels = (torch.cat(part) for part in zip(*parts, strict=True))
-    return images, labels
-
-
-def _decoded(cells: Iterable[Any], path: Path) -> Tensor:
-    images = []
-    for row, cell in enumerate(cells, start=1):
-        raw: Any = cell.get("bytes") if isinstance(cell, dict) else cell
-        try:
-            array = np.asarray(Image.open(io.BytesIO(raw)).convert("RGB"))
-        except (UnidentifiedImageError, TypeError, OSError) as error:
-            raise BadInput("an image decodes", f"row {row} of {path}", str(error)[:80], "fetch it again") from error
-        if array.shape != (32, 32, 3):
-            raise BadInput("CIFAR-10 images are 32×32", f"row {row} of {path}", array.shape, "fetch it again")
-        images.append(torch.from_numpy(array.copy()).permute(2, 0, 1))
-    return torch.stack(images)
-
-
-def _from_hub(name: str) -> Cifar:
-    if name != "cifar10" and (name.count("/") != 1 or name.startswith((".", "/", "~"))):
-        raise BadInput(
-            "a data folder exists", "--data", name, "check the path, or pass a hub name like uoft-cs/cifar10"
+    def train_network(net: nn.Module, seed: int, device: torch.device, show: bool | None) -> History:
+        batches = ShuffledBatches(images, labels, chosen.batch, seed, device, prepare)
+        there = held_images.to(device), held_labels.to(device)
+        schedule = None
+        if chosen.peak is not None:
+            schedule = partial(_one_cycle, peak=chosen.peak)
+        mixed = "bf16-mixed" if device.type == "cuda" and chosen.augmented else "32-true"
+        recipe = Recipe(
+            rounds,
+            classification_loss,
+            lambda trained: accuracy(trained, *there),
+            chosen.optimizer,
+            schedule,
+            precision=mixed,
         )
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingExtra("reading a data set of the hub", "datasets", "text") from error
-    try:
-        found = datasets.load_dataset(name)
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
-        remedy = "pass the folder cifar-10-batches-bin, or a hub name where there is a network"
-        raise BadInput("a data folder exists or is a name on the hub", "--data", f"{name}: {reason}", remedy) from error
-    parts = []
-    for split in ("train", "test"):
-        columns = found[split].column_names if split in found else []
-        column = next((one for one in ("img", "image") if one in columns), None)
-        if column is None or "label" not in columns:
-            got = f"{name}, {split}: {', '.join(columns) or 'no such part'}"
-            raise BadInput("CIFAR-10 has parts train and test with columns img and label", "--data", got, _HUB)
-        images = np.stack([np.asarray(image.convert("RGB")) for image in found[split][column]])
-        if images.shape[1:] != (32, 32, 3):
-            raise BadInput("CIFAR-10 images are 32×32", "--data", f"{name}: {images.shape[1:]}", _HUB)
-        parts += [
-            torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(),
-            _labels(torch.tensor(found[split]["label"]), Path(name)),
-        ]
-    return Cifar(*parts)
+        return fit(net, recipe, batches, seed, device, show, f"training {network}, seed {seed}")
+
+    data = {"train": len(labels), "validation": len(held_labels), "fingerprint": _fingerprint(cifar)}
+    return Task(
+        name=f"cifar10-{network}",
+        layers=chosen.layers,
+        penultimate=chosen.layers[-1:],
+        build=chosen.build,
+        train=train_network,
+        validation=(held_images, held_labels),
+        test=(scale_pixels(cifar.test_images[:test]), cifar.test_labels[:test]),
+        positions=("auto",) if chosen.named_positions else Task.positions,
+        masks_inputs=not chosen.named_positions,
+        about={"task": "cifar10", "network": network, "epochs": rounds, **data},
+    )
 
 
-def _labels(labels: Tensor, path: Path) -> Tensor:
-    wrong = torch.nonzero((labels < 0) | (labels >= CLASSES))
-    if len(wrong):
-        record = int(wrong[0])
-        rule, where = f"labels are 0 to {CLASSES - 1}", f"record {record + 1} of {path}"
-        raise BadInput(rule, where, int(labels[record]), "the file is damaged or is another data set: fetch it again")
-    return labels
+def _one_cycle(optimizer: torch.optim.Optimizer, steps: int, peak: float) -> torch.optim.lr_scheduler.LRScheduler:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, peak, total_steps=steps, pct_start=0.2)
+
+
+def _fingerprint(cifar: CifarImages) -> str:
+    """Of every label and every pixel."""
+    digest = hashlib.blake2b(digest_size=8)
+    for part in (cifar.train_labels, cifar.train_images, cifar.test_labels, cifar.test_images):
+        digest.update(part.contiguous().numpy().data)
+    return digest.hexdigest()

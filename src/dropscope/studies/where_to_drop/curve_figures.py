@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from dropscope import scores
 from dropscope.report import new_figure
-from dropscope.studies.where_to_drop.gathered import Gathered
-from dropscope.studies.where_to_drop.table_three import BATCH, MEASURE, curve_pair, values
+from dropscope.studies.where_to_drop.curves import BATCH, MEASURE, curve_pair, values
+from dropscope.studies.where_to_drop.rows import StudyRows
 
 _SHARE = np.arange(1, 101)
 _CORRECTIONS = {
@@ -23,50 +23,52 @@ _CORRECTIONS = {
 _COLOURS = ("#1b7837", "#762a83")
 
 
-def figure_1(tasks: list[Gathered]) -> Figure | str:
+def figure_1(studies: list[StudyRows]) -> Figure | str:
     """A good and a bad curve: those of table 3's two placements, thin lines for networks."""
-    drawn = [g for g in tasks if curve_pair(g) is not None]
+    drawn = [study for study in studies if curve_pair(study) is not None]
     if not drawn:
         return "no per-example values of the two placements"
     figure = new_figure(6.4 * len(drawn), 4.4)
-    for g, axes in zip(drawn, figure.subplots(1, len(drawn), squeeze=False)[0], strict=True):
-        for placement, colour, word in zip(curve_pair(g) or (), _COLOURS, ("one layer", "several layers"), strict=True):
-            curves = np.stack([_curve(*values(g, i, placement)) for i in range(g.networks)])
-            if g.networks > 1:
+    for study, axes in zip(drawn, figure.subplots(1, len(drawn), squeeze=False)[0], strict=True):
+        for placement, colour, word in zip(
+            curve_pair(study) or (), _COLOURS, ("one layer", "several layers"), strict=True
+        ):
+            curves = np.stack([_curve(*values(study, i, placement)) for i in range(study.networks)])
+            if study.networks > 1:
                 axes.plot(_SHARE, 100 * curves.T, color=colour, linewidth=0.6, alpha=0.35)
             axes.plot(_SHARE, 100 * curves.mean(0), color=colour, linewidth=2, label=f"{word}: {placement}")
-        _dress(axes, g.task.name)
+        _dress(axes, study.task.name)
         axes.legend(frameon=False, fontsize=8, loc="best")
     figure.suptitle("Accuracy as less certain examples are let in (expected entropy)", fontsize=11)
     return figure
 
 
-def figure_4(tasks: list[Gathered]) -> Figure | str:
-    return _corrected(tasks, "isotonic", "Isotonic correction")
+def figure_4(studies: list[StudyRows]) -> Figure | str:
+    return _corrected(studies, "isotonic", "Isotonic correction")
 
 
-def figure_5(tasks: list[Gathered]) -> Figure | str:
-    return _corrected(tasks, "rearrangement", "Rearrangement correction (values sorted)")
+def figure_5(studies: list[StudyRows]) -> Figure | str:
+    return _corrected(studies, "rearrangement", "Rearrangement correction (values sorted)")
 
 
-def _corrected(tasks: list[Gathered], kind: str, title: str) -> Figure | str:
+def _corrected(studies: list[StudyRows], kind: str, title: str) -> Figure | str:
     """A column per placement, a row for all examples and one for the first batch of 128, of the first network."""
-    g = next((g for g in tasks if curve_pair(g) is not None), None)
-    if g is None:
+    study = next((study for study in studies if curve_pair(study) is not None), None)
+    if study is None:
         return "no per-example values of the two placements"
-    pair = curve_pair(g)
+    pair = curve_pair(study)
     assert pair is not None
-    count = len(values(g, 0, pair[0])[1])
+    count = len(values(study, 0, pair[0])[1])
     sizes = [count, *([BATCH] if count > BATCH else [])]
     figure = new_figure(10.5, 3.6 * len(sizes))
     grid = figure.subplots(len(sizes), len(pair), squeeze=False)
     for row, size in enumerate(sizes):
         for axes, placement in zip(grid[row], pair, strict=True):
-            uncertainty, correct = values(g, 0, placement)
+            uncertainty, correct = values(study, 0, placement)
             _draw(axes, uncertainty[:size], correct[:size], kind)
             what = f"all {size:,} examples" if size == count else f"the first {size} examples"
             axes.set_title(f"{placement}, {what}", fontsize=9)
-    figure.suptitle(f"{title}: {MEASURE.replace('_', ' ')}, {g.task.name}, {g.results[0].name}", fontsize=11)
+    figure.suptitle(f"{title}: {MEASURE.replace('_', ' ')}, {study.task.name}, {study.results[0].name}", fontsize=11)
     return figure
 
 

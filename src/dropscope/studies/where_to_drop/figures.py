@@ -19,7 +19,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from dropscope.analysis import marginal_means, per_layer_rate
 from dropscope.report import new_figure, write_figure
 from dropscope.studies.where_to_drop import curve_figures
-from dropscope.studies.where_to_drop.gathered import Gathered
+from dropscope.studies.where_to_drop.rows import StudyRows
 
 SCORE = "rearrangement_penalty"
 COLOURS = {
@@ -31,71 +31,73 @@ _STEP = 0.05  # width of a step of p_mean
 _PLACES = {"before": ("-", 5.0, 0.35), "after": ("--", 1.6, 1.0), "auto": ("-", 2.0, 1.0), "input": (":", 2.0, 1.0)}
 
 
-def figure_3(tasks: list[Gathered]) -> Figure | str:
-    return _per_layer(tasks, "first")
+def figure_3(studies: list[StudyRows]) -> Figure | str:
+    return _per_layer(studies, "first")
 
 
-def figure_12(tasks: list[Gathered]) -> Figure | str:
-    return _per_layer(tasks, "last")
+def figure_12(studies: list[StudyRows]) -> Figure | str:
+    return _per_layer(studies, "last")
 
 
-def figure_7(tasks: list[Gathered]) -> Figure | str:
+def figure_7(studies: list[StudyRows]) -> Figure | str:
     """7a: both entropies (the text says predictive, the caption expected), apart, for they differ by a power of ten;
     7b: variation_predicted."""
     panels = [("a (text)", "predictive_entropy"), ("a (caption)", "expected_entropy"), ("b", "variation_predicted")]
-    figure = new_figure(5.2 * len(panels), 4.2 * len(tasks))
-    grid = figure.subplots(len(tasks), len(panels), squeeze=False)
-    for g, row in zip(tasks, grid, strict=True):
+    figure = new_figure(5.2 * len(panels), 4.2 * len(studies))
+    grid = figure.subplots(len(studies), len(panels), squeeze=False)
+    for study, row in zip(studies, grid, strict=True):
         for axes, (letter, name) in zip(row, panels, strict=True):
-            _line(axes, _stepped(g.of(name)), "step", COLOURS[name], name)
-            _levels(axes, g)
-            _dress(axes, f"7{letter}: {g.task.name}", "mean rate of the masked layers, p_mean")
+            _line(axes, _stepped(study.of(name)), "step", COLOURS[name], name)
+            _levels(axes, study)
+            _dress(axes, f"7{letter}: {study.task.name}", "mean rate of the masked layers, p_mean")
     figure.suptitle("Rearrangement penalty against p_mean", fontsize=11)
     return figure
 
 
-def figure_8(tasks: list[Gathered]) -> Figure | str:
+def figure_8(studies: list[StudyRows]) -> Figure | str:
     """Positions within p_mean, predictive entropy; before and after lie on each other where they are one function."""
 
-    def draw(axes: Axes, g: Gathered) -> None:
-        rows = g.every[g.every["measure"] == "predictive_entropy"]
+    def draw(axes: Axes, study: StudyRows) -> None:
+        rows = study.every[study.every["measure"] == "predictive_entropy"]
         for position, part in rows.groupby("position", sort=False):
             style, width, alpha = _PLACES.get(str(position), ("-.", 1.6, 1.0))
             _line(axes, _stepped(part), "step", "#1f78b4", _placed(str(position)), style, width, alpha, band=False)
         _band(
             axes, marginal_means(_stepped(rows[rows["position"] == rows["position"].iloc[0]]), "step", SCORE), "#1f78b4"
         )
-        if g.inputs is not None:
-            part = g.inputs[g.inputs["measure"] == "predictive_entropy"]
+        if study.inputs is not None:
+            part = study.inputs[study.inputs["measure"] == "predictive_entropy"]
             _line(axes, _stepped(part), "step", "#b2182b", "on the layers' inputs")
-        _levels(axes, g)
-        _dress(axes, g.task.name, "mean rate of the masked layers, p_mean")
+        _levels(axes, study)
+        _dress(axes, study.task.name, "mean rate of the masked layers, p_mean")
 
-    return _side_by_side(tasks, draw, "Rearrangement penalty of predictive entropy by position of the mask")
+    return _side_by_side(studies, draw, "Rearrangement penalty of predictive entropy by position of the mask")
 
 
-def figure_9(tasks: list[Gathered]) -> Figure | str:
+def figure_9(studies: list[StudyRows]) -> Figure | str:
     """The number of masked layers, expected entropy."""
 
-    def draw(axes: Axes, g: Gathered) -> None:
+    def draw(axes: Axes, study: StudyRows) -> None:
         for score, colour in ((SCORE, "#1b9e77"), ("isotonic_penalty", "#666666")):
-            _line(axes, g.of("expected_entropy"), "n_layers", colour, score.replace("_", " "), score=score, marker="o")
-        _levels(axes, g, " (rearrangement)")
-        _dress(axes, g.task.name, "number of masked layers", "penalty (accuracy, 0 to 1)")
-        axes.set_xticks(range(1, len(g.layers) + 1))
+            _line(
+                axes, study.of("expected_entropy"), "n_layers", colour, score.replace("_", " "), score=score, marker="o"
+            )
+        _levels(axes, study, " (rearrangement)")
+        _dress(axes, study.task.name, "number of masked layers", "penalty (accuracy, 0 to 1)")
+        axes.set_xticks(range(1, len(study.layers) + 1))
 
-    return _side_by_side(tasks, draw, "Penalty of expected entropy by number of masked layers")
-
-
-def figure_10(tasks: list[Gathered]) -> Figure | str:
-    return _scattered(tasks, "skewness")
+    return _side_by_side(studies, draw, "Penalty of expected entropy by number of masked layers")
 
 
-def figure_11(tasks: list[Gathered]) -> Figure | str:
-    return _scattered(tasks, "kurtosis")
+def figure_10(studies: list[StudyRows]) -> Figure | str:
+    return _scattered(studies, "skewness")
 
 
-FIGURES: dict[str, tuple[Callable[[list[Gathered]], Figure | str], tuple[str, ...]]] = {
+def figure_11(studies: list[StudyRows]) -> Figure | str:
+    return _scattered(studies, "kurtosis")
+
+
+FIGURES: dict[str, tuple[Callable[[list[StudyRows]], Figure | str], tuple[str, ...]]] = {
     "figure-1-curves": (curve_figures.figure_1, ()),
     "figure-3-first-layer": (figure_3, ()),
     "figure-4-isotonic": (curve_figures.figure_4, ()),
@@ -109,11 +111,11 @@ FIGURES: dict[str, tuple[Callable[[list[Gathered]], Figure | str], tuple[str, ..
 }
 
 
-def write_figures(folder: Path, tasks: Sequence[Gathered]) -> dict[str, str]:
+def write_figures(folder: Path, studies: Sequence[StudyRows]) -> dict[str, str]:
     """Draws every figure; returns why, for those that have no data."""
     skipped = {}
     for name, (draw, needed) in FIGURES.items():
-        fit = [g for g in tasks if all(measure in g.measures for measure in needed)]
+        fit = [study for study in studies if all(measure in study.measures for measure in needed)]
         figure = draw(fit) if fit else f"no rows of {', '.join(needed)}"
         if isinstance(figure, str):
             skipped[name] = figure
@@ -122,13 +124,13 @@ def write_figures(folder: Path, tasks: Sequence[Gathered]) -> dict[str, str]:
     return skipped
 
 
-def _per_layer(tasks: list[Gathered], which: str) -> Figure | str:
+def _per_layer(studies: list[StudyRows], which: str) -> Figure | str:
     """Layers as groups along x, within each its rate; a line per measure (eq 23)."""
 
-    def draw(axes: Axes, g: Gathered) -> None:
-        table = per_layer_rate(g.rows, which, SCORE)  # type: ignore[arg-type]
+    def draw(axes: Axes, study: StudyRows) -> None:
+        table = per_layer_rate(study.rows, which, SCORE)  # type: ignore[arg-type]
         lowest = float(table.loc[table["mean"] > 0, "mean"].min()) / 3
-        for measure in g.measures:
+        for measure in study.measures:
             for index in sorted(table[which].unique()):
                 part = table[(table["measure"] == measure) & (table[which] == index)].sort_values(f"{which}_rate")
                 x = index + 0.8 * (part[f"{which}_rate"].to_numpy() - 0.5)
@@ -140,27 +142,27 @@ def _per_layer(tasks: list[Gathered], which: str) -> Figure | str:
         if float(table["mean"].max()) > 30 * lowest:  # means over more than a decade, as on CIFAR-10
             axes.set_yscale("log")
             axes.set_ylim(bottom=lowest)
-        for edge in range(1, len(g.layers)):
+        for edge in range(1, len(study.layers)):
             axes.axvline(edge + 0.5, color="0.85", linewidth=0.8)
-        axes.set_xlim(0.5, len(g.layers) + 0.5)
-        _levels(axes, g)
-        _dress(axes, g.task.name, f"{which} masked layer and its rate")
-        axes.set_xticks(range(1, len(g.layers) + 1), [f"\n{layer}" for layer in g.layers])
-        ends = [layer + 0.8 * (rate - 0.5) for layer in range(1, len(g.layers) + 1) for rate in _ENDS]
-        axes.set_xticks(ends, [f"{rate:g}" for rate in _ENDS] * len(g.layers), minor=True, fontsize=7)
+        axes.set_xlim(0.5, len(study.layers) + 0.5)
+        _levels(axes, study)
+        _dress(axes, study.task.name, f"{which} masked layer and its rate")
+        axes.set_xticks(range(1, len(study.layers) + 1), [f"\n{layer}" for layer in study.layers])
+        ends = [layer + 0.8 * (rate - 0.5) for layer in range(1, len(study.layers) + 1) for rate in _ENDS]
+        axes.set_xticks(ends, [f"{rate:g}" for rate in _ENDS] * len(study.layers), minor=True, fontsize=7)
         axes.tick_params(axis="x", which="major", length=0)
 
-    return _side_by_side(tasks, draw, f"Rearrangement penalty by {which} masked layer", width=7.6, shared_legend=True)
+    return _side_by_side(studies, draw, f"Rearrangement penalty by {which} masked layer", width=7.6, shared_legend=True)
 
 
-def _scattered(tasks: list[Gathered], quantity: str) -> Figure | str:
+def _scattered(studies: list[StudyRows], quantity: str) -> Figure | str:
     """A point per placement, mean over networks; the line is the median of equal counts along x."""
-    if all(g.of("bald")[quantity].isna().all() for g in tasks):
+    if all(study.of("bald")[quantity].isna().all() for study in studies):
         return f"no placement of two layers or more: {quantity} is undefined for one layer"
 
-    def draw(axes: Axes, g: Gathered) -> None:
+    def draw(axes: Axes, study: StudyRows) -> None:
         columns = ["placement", quantity, "n_layers", SCORE]
-        points = g.of("bald")[columns].dropna().groupby("placement", sort=False).mean()
+        points = study.of("bald")[columns].dropna().groupby("placement", sort=False).mean()
         points = points.sample(frac=1, random_state=0)  # so that no number of layers lies on top of the others
         counts = sorted(points["n_layers"].unique())
         shades = dict(zip(counts, ("#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#e6ab02", "#666666") * 9, strict=False))
@@ -173,10 +175,10 @@ def _scattered(tasks: list[Gathered], quantity: str) -> Figure | str:
         middle = _medians(points, quantity)
         axes.plot(middle[quantity], middle[SCORE], color="black", linewidth=2, label="median")
         axes.set_yscale("log")
-        _levels(axes, g)
-        _dress(axes, g.task.name, f"{quantity} of the rates over layers")
+        _levels(axes, study)
+        _dress(axes, study.task.name, f"{quantity} of the rates over layers")
 
-    return _side_by_side(tasks, draw, f"Rearrangement penalty of BALD against {quantity}", shared_legend=True)
+    return _side_by_side(studies, draw, f"Rearrangement penalty of BALD against {quantity}", shared_legend=True)
 
 
 def _medians(points: pd.DataFrame, quantity: str, parts: int = 12) -> pd.DataFrame:
@@ -187,15 +189,15 @@ def _medians(points: pd.DataFrame, quantity: str, parts: int = 12) -> pd.DataFra
 
 
 def _side_by_side(
-    tasks: list[Gathered],
-    draw: Callable[[Axes, Gathered], None],
+    studies: list[StudyRows],
+    draw: Callable[[Axes, StudyRows], None],
     title: str,
     width: float = 6.4,
     shared_legend: bool = False,
 ) -> Figure:
-    figure = new_figure(width * len(tasks), 4.6)
-    for g, axes in zip(tasks, figure.subplots(1, len(tasks), squeeze=False)[0], strict=True):
-        draw(axes, g)
+    figure = new_figure(width * len(studies), 4.6)
+    for study, axes in zip(studies, figure.subplots(1, len(studies), squeeze=False)[0], strict=True):
+        draw(axes, study)
     if shared_legend:  # many entries, the same for every task: below all of them
         entries: dict[str, Artist] = {}
         for axes in figure.axes:
@@ -236,9 +238,9 @@ def _stepped(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(step=(np.round(rows["p_mean"] / _STEP) * _STEP).round(6))
 
 
-def _levels(axes: Axes, g: Gathered, note: str = "") -> None:
+def _levels(axes: Axes, study: StudyRows, note: str = "") -> None:
     for kind, style in (("random", ":"), ("monotone", (0, (1, 4)))):
-        level = g.level(SCORE, kind)
+        level = study.level(SCORE, kind)
         if np.isfinite(level) and level > 0:
             axes.axhline(level, color="0.45", linewidth=1.1, linestyle=style, label=f"a {kind} measure{note}")
 

@@ -1,7 +1,7 @@
-"""Which mammograms there are, whose they are and what they show: the Mini-DDSM tree, or a folder with a CSV.
+"""Mammograms of a data set, their patients and labels: the Mini-DDSM tree, or a folder with a CSV.
 
-Owns the layouts, the patients and the reading of one file. What is done to an image is `preprocessing.py`'s, who is
-trained and who is tested on `patients.py`'s. Nothing is written here.
+Owns the layouts and the reading of one file, and writes nothing. See `preprocessing` for what is done to an image and
+`patients` for the split.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from dropscope.errors import BadInput, nearest
+from dropscope.errors import BadInput, Phrase, first_line, nearest
 from dropscope.loading import read_table
 
 ABNORMAL, NORMAL = 0, 1  # the paper's labels
@@ -54,23 +54,23 @@ def find_mammograms(folder: Path, labels: Path | None = None) -> Collection:
     (normal, benign, cancer, malignant, abnormal). Without one, the Mini-DDSM tree, or else the folder's `labels.csv`.
     """
     if not folder.is_dir():
-        raise BadInput("a data folder exists", "--data", str(folder), f"name a folder with {_TREE}, or with a CSV")
+        remedy = f"name a folder with {_TREE}, or with a CSV"
+        raise BadInput("data must be an existing folder", "data", str(folder), remedy)
     roots = [] if labels is not None else _tree_roots(folder)
     if len(roots) > 1:
-        raise BadInput(
-            "one folder holds one copy of the data", str(folder), [r.name for r in roots], "name one of them"
-        )
+        names = [root.name for root in roots]
+        raise BadInput("data must hold one copy of the mammograms", "data", names, "name one of these folders")
     if not roots and labels is None:
         labels = folder / "labels.csv"
         if not labels.is_file():
-            found = sum(1 for _ in _files(folder))
+            got = Phrase(f"{sum(1 for _ in _files(folder))} images and no labels.csv in {folder}")
             remedy = f"name a folder with {_TREE}, or add a CSV of labels (file, patient, abnormal)"
-            raise BadInput("mammograms come with labels", str(folder), f"{found} images, no labels.csv", remedy)
+            raise BadInput("data must come with labels", "data", got, remedy)
     collection = _tree(roots[0]) if roots else _table(folder, labels)  # type: ignore[arg-type]
     for label, name in ((ABNORMAL, "abnormal"), (NORMAL, "normal")):
         if not any(image.label == label for image in collection.images):
-            where = str(labels or roots[0])
-            raise BadInput("both classes have mammograms", where, f"no {name} one", f"add {name} mammograms")
+            got = Phrase(f"no {name} one in {labels or roots[0]}")
+            raise BadInput("data must hold mammograms of both classes", "data", got, f"add {name} mammograms")
     return collection
 
 
@@ -97,22 +97,23 @@ def _tree(root: Path) -> Collection:
             else:
                 images.append(Mammogram(path, _patient(path, folder), label))
         if len(images) == before:
-            remedy = "check that the archive was unpacked whole, or remove the folder"
-            raise BadInput("a class folder holds images", str(folder), f"no file ends in {', '.join(_ENDINGS)}", remedy)
+            remedy = "check that the archive was unpacked completely, or remove the folder"
+            got = Phrase(f"no file that ends in {', '.join(_ENDINGS)}")
+            raise BadInput(f"the class folder {folder} must hold images", str(folder), got, remedy)
     remarks = (f"{masks} lesion masks lie beside the mammograms and were not read",) if masks else ()
     return Collection(tuple(images), "Mini-DDSM tree", remarks)
 
 
 def _patient(path: Path, class_folder: Path) -> str:
-    """The number in a DDSM file name, else the patient's folder. One number in two classes counts as one patient: to
-    join two patients costs little, to part one would be a leak."""
+    """The number in a DDSM file name, else the patient's folder. One number in two classes counts as one patient:
+    joining two patients costs little, splitting one would be a leak."""
     named = _DDSM_NAME.match(path.name)
     if named:
         return named[1]
     if path.parent != class_folder:
         return path.relative_to(class_folder).parts[0]
     remedy = "put each patient's images into a folder, or name them as in A_0002_1.LEFT_CC.png"
-    raise BadInput("every mammogram tells whose it is", "file", str(path), remedy)
+    raise BadInput("every mammogram must name its patient", str(path), str(path), remedy)
 
 
 def _table(folder: Path, table: Path) -> Collection:
@@ -130,9 +131,10 @@ def _table(folder: Path, table: Path) -> Collection:
         if not path.is_file():
             beside = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
             remedy = nearest(path.name, beside) if beside else "file names are relative to the data folder"
-            raise BadInput("every file that is named exists in the data folder", where, str(path), remedy)
+            raise BadInput(f"file in {where} must exist in the data folder", where, str(path), remedy)
         if path in listed:
-            raise BadInput(f"a file has one row; row {listed[path]} has it too", where, path.name, "remove one of them")
+            what = f"file in {where} must differ from that in row {listed[path]}"
+            raise BadInput(what, where, path.name, "remove one of the two rows")
         listed[path] = number
         images.append(
             Mammogram(path, patient, _flag(row["abnormal"], where) if by_flag else _word(row["label"], where))
@@ -148,19 +150,21 @@ def _check_column(columns: Iterable[Any], name: str, table: Path) -> None:
             "patient": "add it; where patients are not known, repeat the file name",
             "label": "add a column 'abnormal' (0 or 1), or 'label' (normal, benign, cancer)",
         }
-        raise BadInput(f"{table.name} has a column {name!r}", "columns", list(columns), remedy.get(name, "add it"))
+        what = f"{table.name} must have a column {name!r}"
+        raise BadInput(what, name, Phrase(", ".join(map(str, columns))), remedy.get(name, "add it"))
 
 
 def _text(value: Any, column: str, where: str) -> str:
     if not str(value).strip():
-        raise BadInput(f"every row has a {column}", where, value, "fill it in, or leave the row out")
+        raise BadInput(f"{column} in {where} must not be empty", where, value, "fill it in, or leave the row out")
     return str(value).strip()
 
 
 def _flag(value: Any, where: str) -> int:
     known = _ZEROS_AND_ONES.get(str(value).strip().lower().removesuffix(".0"))
     if known is None:
-        raise BadInput("the column 'abnormal' is 0 or 1", where, value, "write 1 for benign or cancer, 0 for normal")
+        remedy = "write 1 for benign or cancer, 0 for normal"
+        raise BadInput(f"abnormal in {where} must be 0 or 1", where, value, remedy)
     return ABNORMAL if known else NORMAL
 
 
@@ -168,7 +172,7 @@ def _word(value: Any, where: str) -> int:
     word = str(value).strip().lower()
     if word not in _FINDINGS:
         remedy = f"write one of {', '.join(_FINDINGS)} (a number would not say which class is which)"
-        raise BadInput("the column 'label' is a finding", where, value, remedy)
+        raise BadInput(f"label in {where} must be a finding", where, value, remedy)
     return _FINDINGS[word]
 
 
@@ -187,7 +191,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def check_image(data: bytes, path: Path, smallest: int) -> None:
-    """Whether a file holds a whole image of at least `smallest` pixels on each side, without unpacking a PNG."""
+    """Refuses a file without a complete image of at least `smallest` pixels on each side. A PNG is not unpacked."""
     try:
         with Image.open(io.BytesIO(data)) as image:
             mode, (width, height), kind = image.mode, image.size, image.format
@@ -200,10 +204,10 @@ def check_image(data: bytes, path: Path, smallest: int) -> None:
         raise _unreadable(path, error) from error
     if mode not in _READABLE and not mode.startswith("I;16"):
         remedy = "convert it to 8 or 16 bits per grey value"
-        raise BadInput("a mammogram's values have a known range", str(path), f"mode {mode}", remedy)
+        raise BadInput(f"{path} must have values of a known range", str(path), Phrase(f"mode {mode}"), remedy)
     if min(width, height) < smallest:
-        rule = f"a mammogram has at least {smallest} pixels on each side, so that something is left inside its border"
-        raise BadInput(rule, str(path), f"{width}x{height} pixels", "leave it out, or use a larger copy")
+        what = f"{path} must have at least {smallest} pixels on each side, so that something is left inside its border"
+        raise BadInput(what, str(path), Phrase(f"{width}x{height} pixels"), "leave it out, or use a larger copy")
 
 
 def read_image(data: bytes, path: Path) -> NDArray[Any]:
@@ -216,5 +220,5 @@ def read_image(data: bytes, path: Path) -> NDArray[Any]:
 
 
 def _unreadable(path: Path, error: Exception) -> BadInput:
-    said = " ".join(str(error).split())[:120] or type(error).__name__
-    return BadInput("an image file is whole and can be read", str(path), said, "fetch it again, or leave it out")
+    what, remedy = f"{path} must be a complete image", "fetch it again, or leave it out"
+    return BadInput(what, str(path), Phrase(first_line(error)), remedy)

@@ -1,6 +1,6 @@
-"""Who is trained on, who is validated on and who is tested on: a split by patient, or by image as in the paper.
+"""Patients in training, validation and test: a split by patient, or by image as in the paper.
 
-Owns the split, the number of test images whose patient was trained on (the leak), and the balancing of a test set.
+Owns the split, the number of test images whose patient is in training too (the leak), and balanced test sets.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dropscope.errors import BadInput
+from dropscope.checks import check_choice
+from dropscope.errors import BadInput, Phrase
 from dropscope.studies.where_to_drop.mammograms import ABNORMAL, NORMAL, Mammogram
 
 PAPER_SHARES = (6326, 703, 781)  # images: training, validation, test
@@ -43,22 +44,21 @@ def split_mammograms(
     By patient, patients are dealt out, separately for those with abnormal images, normal ones, and both; so the shares
     hold for patients, and nearly for images. By image, images are dealt out, separately for each class.
     """
-    if how not in SPLITS:
-        raise BadInput("a split is by patient or by image", "--split", how, f"write one of {', '.join(SPLITS)}")
+    check_choice(how, "split", SPLITS)
     if len(shares) != 3 or min(shares) <= 0:
-        raise BadInput("three parts have positive shares", "shares", shares, "write shares=(8, 1, 1)")
+        raise BadInput("shares must be three positive numbers", "shares", shares, "write shares=(8, 1, 1)")
     members: dict[str, list[int]] = {}
     for index, image in enumerate(images):
         members.setdefault(image.patient if how == "by_patient" else str(index), []).append(index)
-    kinds = {unit: frozenset(images[i].label for i in found) for unit, found in members.items()}
-    parts = _dealt(kinds, shares, seed)
+    kinds = {unit: frozenset(images[i].label for i in indices) for unit, indices in members.items()}
+    parts = _deal(kinds, shares, seed)
     train, validation, test = (sorted(i for unit in part for i in members[unit]) for part in parts)
     for name, part in zip(_PARTS, (train, validation, test), strict=True):
         _check_both_classes(images, part, name, how, len(members))
     return Split(tuple(train), tuple(validation), tuple(test))
 
 
-def _dealt(
+def _deal(
     kinds: dict[str, frozenset[int]], shares: tuple[float, float, float], seed: int
 ) -> tuple[list[str], list[str], list[str]]:
     """Units in three parts. Within a kind the order is drawn; counts are rounded so that they add up over the kinds."""
@@ -79,37 +79,37 @@ def _dealt(
 
 
 def _check_both_classes(images: Sequence[Mammogram], part: Sequence[int], name: str, how: str, units: int) -> None:
-    found = {images[i].label for i in part}
-    missing = [word for label, word in ((ABNORMAL, "abnormal"), (NORMAL, "normal")) if label not in found]
+    labels = {images[i].label for i in part}
+    missing = [word for label, word in ((ABNORMAL, "abnormal"), (NORMAL, "normal")) if label not in labels]
     if missing:
         unit = "patients" if how == "by_patient" else "images"
-        rule = f"the {name} part has mammograms of both classes"
+        got = Phrase(f"no {' and no '.join(missing)} one, of {units} {unit} in all")
         remedy = f"add {unit}, choose larger shares, or another seed"
-        raise BadInput(rule, unit, f"{units} in all, {' and '.join(missing)} missing there", remedy)
+        raise BadInput(f"the {name} part must have mammograms of both classes", "data", got, remedy)
 
 
-def balanced(images: Sequence[Mammogram], part: Sequence[int], at_most: int | None, seed: int) -> tuple[int, ...]:
+def draw_balanced(images: Sequence[Mammogram], part: Sequence[int], at_most: int | None, seed: int) -> tuple[int, ...]:
     """As many images of one class as of the other, drawn without replacement: all of the smaller class, unless that
     would be more than `at_most` in all."""
     classes = _by_class(images, part)
     each = min(*map(len, classes), *([] if at_most is None else [max(1, at_most // 2)]))
-    return _drawn(classes, [each, each], seed)
+    return _draw(classes, [each, each], seed)
 
 
-def thinned(images: Sequence[Mammogram], part: Sequence[int], at_most: int | None, seed: int) -> tuple[int, ...]:
+def draw_at_most(images: Sequence[Mammogram], part: Sequence[int], at_most: int | None, seed: int) -> tuple[int, ...]:
     """At most so many images, drawn without replacement, the classes in the proportions they have, none left out."""
     if at_most is None or at_most >= len(part):
         return tuple(part)
     classes = _by_class(images, part)
     first = min(max(1, round(at_most * len(classes[0]) / len(part))), max(1, at_most - 1))
-    return _drawn(classes, [first, max(1, at_most - first)], seed)
+    return _draw(classes, [first, max(1, at_most - first)], seed)
 
 
 def _by_class(images: Sequence[Mammogram], part: Sequence[int]) -> list[list[int]]:
     return [[i for i in part if images[i].label == label] for label in (ABNORMAL, NORMAL)]
 
 
-def _drawn(classes: list[list[int]], counts: list[int], seed: int) -> tuple[int, ...]:
+def _draw(classes: list[list[int]], counts: list[int], seed: int) -> tuple[int, ...]:
     draw = np.random.default_rng([seed, 2])
-    chosen = (draw.choice(found, min(n, len(found)), replace=False) for found, n in zip(classes, counts, strict=True))
-    return tuple(sorted(int(i) for some in chosen for i in some))
+    chosen = (draw.choice(one, min(n, len(one)), replace=False) for one, n in zip(classes, counts, strict=True))
+    return tuple(sorted(int(i) for part in chosen for i in part))

@@ -1,7 +1,7 @@
-"""A mammogram made ready for the network: the steps of the paper, each a function that can be looked at by itself.
+"""Preprocessing of a mammogram: the steps of the paper, one function each.
 
-Owns the steps and their order (`steps`). Which files there are is `mammograms.py`'s, the cache `prepared.py`'s, the
-figure of the steps `preprocessing_figure.py`'s. Images are grey, uint8 [height, width], until they are standardised.
+Owns the steps and their order (`steps`). See `mammograms` for the files, `cache` for the results that are kept, and
+`preprocessing_figures` for pictures of the steps. Images are grey, uint8 [height, width], until they are standardised.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dropscope.errors import BadInput
-from dropscope.studies.where_to_drop.opencv import opencv
+from dropscope.errors import BadInput, MissingExtra, Phrase
 
 Grey = NDArray[np.uint8]
 Mask = NDArray[np.bool_]
@@ -23,7 +22,7 @@ _DEPTHS = (8, 10, 12, 14, 16)  # bits that scanners use
 
 @dataclass(frozen=True)
 class Settings:
-    """The constants of the pipeline; the defaults are the paper's, but for `kernel`, which it does not give."""
+    """The constants of the pipeline; the defaults are the paper's, except `kernel`, which it does not give."""
 
     border: int = 30  # pixels cut off on every side
     kernel: int = 3  # side of the square that erosions and dilations use
@@ -45,7 +44,16 @@ class Settings:
 
     def check(self) -> None:
         if self.side < 8:
-            raise BadInput("the network takes images of at least 8 pixels on each side", "side", self.side, "write 200")
+            raise BadInput("side must be at least 8 pixels", "side", self.side, "write side=200")
+
+
+def opencv() -> Any:
+    """OpenCV, which comes with an extra and is imported at its first use."""
+    try:
+        import cv2
+    except ImportError as error:
+        raise MissingExtra("the mammography task", "opencv-python-headless", "medical") from error
+    return cv2
 
 
 class Box(NamedTuple):
@@ -80,7 +88,7 @@ class Steps:
 
 
 def steps(image: NDArray[Any], settings: Settings | None = None, name: str = "image") -> Steps:
-    """All steps of one image as it was read: [height, width] or [height, width, channels]. Errors call it `name`."""
+    """All steps of one image as it was read: [height, width] or [height, width, channels]. Errors name it `name`."""
     s = settings or Settings()
     plain = grey(image)
     inside = without_border(plain, s.border, name)
@@ -129,8 +137,9 @@ def _luminance(image: NDArray[Any]) -> NDArray[Any]:
 def without_border(image: Grey, border: int, name: str = "image") -> Grey:
     """Cuts `border` pixels off every side: film edges and scanner frames lie there."""
     if min(image.shape) <= 2 * border:
-        rule = f"a mammogram is larger than the {border} pixels that are cut off on every side"
-        raise BadInput(rule, name, f"{image.shape[1]}x{image.shape[0]} pixels", "leave it out, or use a larger copy")
+        what = f"{name} must be larger than the {border} pixels that are cut off on every side"
+        got = Phrase(f"{image.shape[1]}x{image.shape[0]} pixels")
+        raise BadInput(what, name, got, "leave it out, or use a larger copy")
     return image[border : image.shape[0] - border, border : image.shape[1] - border]
 
 
@@ -142,8 +151,8 @@ def otsu_threshold(values: NDArray[np.uint8]) -> int:
     """
     if values.min() == values.max():
         return int(values.min())  # nothing to divide: all of it is dark
-    found, _ = opencv().threshold(values.reshape(-1, 1), 0, 1, opencv().THRESH_BINARY | opencv().THRESH_OTSU)
-    return int(found)
+    threshold, _ = opencv().threshold(values.reshape(-1, 1), 0, 1, opencv().THRESH_BINARY | opencv().THRESH_OTSU)
+    return int(threshold)
 
 
 def otsu_mask(image: Grey) -> Mask:
@@ -196,8 +205,9 @@ def _components(mask: Mask) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
 def projected_box(mask: Mask, threshold: float, name: str = "image") -> Box:
     """The rows and columns whose sums exceed `threshold` of the largest sum, from the first to the last."""
     if not mask.any():
-        rule = "a mammogram shows a breast that is brighter than its background"
-        raise BadInput(rule, name, "no such region", "leave the image out, or check that it is not blank or inverted")
+        what = f"{name} must show a breast that is brighter than its background"
+        remedy = "leave the image out, or check that it is not blank or inverted"
+        raise BadInput(what, name, Phrase("no such region"), remedy)
     (top, bottom), (left, right) = (_extent(mask.sum(axis), threshold) for axis in (1, 0))
     return Box(top, bottom, left, right)
 

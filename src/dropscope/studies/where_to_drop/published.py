@@ -1,7 +1,7 @@
-"""The numbers that "Where to Drop" (Benyamina, Jemelen) prints, per task, as data.
+"""Published numbers of "Where to Drop" (Benyamina, Jemelen), per task.
 
-Owns the constants alone. How each is compared with ours is `judged`'s; where the paper leaves open what a number is of,
-the comment says so and every reading is reported.
+Owns the constants; `claims` compares them with ours. Where the paper leaves open what a number is of, the comment says
+so and every reading is reported.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dropscope.studies.where_to_drop.task import Task
+from dropscope.studies.where_to_drop.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -78,5 +78,5 @@ _BY_TASK = {
 
 def published_for(task: Task) -> Published | None:
     """The paper's numbers where the task is one of its two, layers and all; None for every other network."""
-    found, layers = _BY_TASK.get(task.name, (None, ()))
-    return found if task.layers == layers else None
+    published, layers = _BY_TASK.get(task.name, (None, ()))
+    return published if task.layers == layers else None

@@ -15,17 +15,17 @@ from torch import nn
 
 from dropscope import measures, scores
 from dropscope.analysis import resampling as intervals
-from dropscope.errors import BadInput
 from dropscope.placement.grid import PlacementGrid
 from dropscope.placement.placement import Placement
 from dropscope.report.claims import Claim
 from dropscope.studies.where_to_drop import tables
+from dropscope.studies.where_to_drop.claims import judge
+from dropscope.studies.where_to_drop.curves import batch_scores, curve_pair, paired_bootstrap, table_three
 from dropscope.studies.where_to_drop.figures import FIGURES, write_figures
-from dropscope.studies.where_to_drop.gathered import gather
-from dropscope.studies.where_to_drop.judged import claims
-from dropscope.studies.where_to_drop.reports import write_reports
-from dropscope.studies.where_to_drop.table_three import batch_scores, curve_pair, paired_bootstrap, table_three
-from dropscope.studies.where_to_drop.task import NetworkResult, Task
+from dropscope.studies.where_to_drop.report import write_tables_and_figures
+from dropscope.studies.where_to_drop.rows import NetworkResult, join_results
+from dropscope.studies.where_to_drop.tasks import Task
+from support.errors import refused
 
 CIFAR = ("conv1", "conv2", "conv3", "fc1")
 EFFNET = ("stem", "block1", "block2", "block3")
@@ -105,7 +105,12 @@ def result_of(seed: int, layers: tuple[str, ...] = CIFAR, n: int = 300, **option
     )
 
 
-def found(judged: list[Claim]) -> dict[str, Claim]:
+def claims(task: Task, results: list[NetworkResult]) -> list[Claim]:
+    study = join_results(task, results)
+    return judge(study, tables.effect_table(study))
+
+
+def by_name(judged: list[Claim]) -> dict[str, Claim]:
     assert len({claim.name for claim in judged}) == len(judged)
     return {claim.name: claim for claim in judged}
 
@@ -124,7 +129,7 @@ def judged(three: list[NetworkResult]) -> list[Claim]:
 
 
 def test_known_effects_are_found_over_networks(judged: list[Claim]) -> None:
-    named = found(judged)
+    named = by_name(judged)
     verdicts = {name: claim.verdict for name, claim in named.items()}
     for measure in measures.DEFAULT:
         for score in ("isotonic_penalty", "rearrangement_penalty"):
@@ -147,7 +152,7 @@ def test_known_effects_are_found_over_networks(judged: list[Claim]) -> None:
 
 
 def test_the_opposite_is_found_too() -> None:
-    judged = found(claims(task_of(), [result_of(seed, rule=4.0) for seed in range(3)]))
+    judged = by_name(claims(task_of(), [result_of(seed, rule=4.0) for seed in range(3)]))
     assert judged["penultimate-fc1-bald-isotonic_penalty"].verdict == "does not hold"
     assert judged["halves-fc1-rearrangement_penalty"].verdict == "does not hold"
 
@@ -158,7 +163,7 @@ def test_rules_need_more_than_one_network(three: list[NetworkResult]) -> None:
         if claim.name.startswith(("penultimate", "halves", "p_mean", "useful", "n_layers", "position-input", "single")):
             assert claim.verdict == "cannot be decided", claim.name
             assert "nan" not in claim.ours
-    named = found(judged)
+    named = by_name(judged)
     assert named["beats-plain"].verdict == "does not hold"  # from the bootstrap over test examples
     assert "one network" in named["beats-plain"].how
     assert "Wilson" in named["accuracy"].how
@@ -172,7 +177,7 @@ def test_the_interval_of_a_rule_is_students(three: list[NetworkResult], judged: 
         fc1 = ~several & own["placement"].str.startswith("fc1")
         values.append(own.loc[fc1, "aurc"].mean() - own.loc[several, "aurc"].mean())
     low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
-    text = found(judged)["penultimate-fc1-bald-aurc"].ours
+    text = by_name(judged)["penultimate-fc1-bald-aurc"].ours
     assert f"({low:.5f} to {high:.5f})" in text or f"({low:.6f} to {high:.6f})" in text
 
 
@@ -181,14 +186,14 @@ def test_a_tie_is_not_a_win_of_many_tests(three: list[NetworkResult]) -> None:
     chosen = three[0].chosen
     assert chosen is not None
     near = chosen.assign(difference=-0.01, low=-0.0195, high=-0.0005)
-    judged = found(claims(task_of(), [replace(three[0], chosen=near)]))
+    judged = by_name(claims(task_of(), [replace(three[0], chosen=near)]))
     assert judged["beats-plain"].verdict == "cannot be decided"
     far = chosen.assign(difference=-0.01, low=-0.012, high=-0.008)
-    assert found(claims(task_of(), [replace(three[0], chosen=far)]))["beats-plain"].verdict == "holds"
+    assert by_name(claims(task_of(), [replace(three[0], chosen=far)]))["beats-plain"].verdict == "holds"
 
 
 def test_ends_that_a_smaller_grid_lacks_are_not_compared() -> None:
-    judged = found(claims(task_of(), [result_of(seed, rates=(0.1, 0.7)) for seed in range(2)]))
+    judged = by_name(claims(task_of(), [result_of(seed, rates=(0.1, 0.7)) for seed in range(2)]))
     assert judged["p_mean-predictive_entropy-0.9"].verdict == "cannot be decided"
     assert "no placement" in judged["p_mean-predictive_entropy-0.9"].how
     assert judged["p_mean-variation_predicted-0.1"].ours != "not measured"
@@ -196,7 +201,7 @@ def test_ends_that_a_smaller_grid_lacks_are_not_compared() -> None:
 
 def test_inputs_at_other_rates_have_no_pairs() -> None:
     other, full = result_of(0, rates=(0.3,)), result_of(0, rates=(0.1, 0.7))
-    judged = found(claims(task_of(), [replace(full, inputs=other.inputs)]))
+    judged = by_name(claims(task_of(), [replace(full, inputs=other.inputs)]))
     assert judged["position-input"].verdict == "cannot be decided"
     assert "in common" in judged["position-input"].how
 
@@ -204,19 +209,19 @@ def test_inputs_at_other_rates_have_no_pairs() -> None:
 def test_networks_that_agree_by_chance_are_no_certainty() -> None:
     """Equal accuracies have a t interval of no width; the test examples still have one."""
     results = [replace(result_of(seed), accuracy=0.712) for seed in range(2)]
-    judged = found(claims(task_of(n=300), results))
+    judged = by_name(claims(task_of(n=300), results))
     assert judged["accuracy"].verdict == "cannot be decided"
 
 
 def test_without_a_choice_nothing_is_said_about_the_plain_pass(three: list[NetworkResult]) -> None:
-    judged = found(claims(task_of(), [replace(result, chosen=None, inputs=None) for result in three]))
+    judged = by_name(claims(task_of(), [replace(result, chosen=None, inputs=None) for result in three]))
     assert judged["beats-plain"].verdict == "cannot be decided"
     assert not [name for name in judged if name.startswith("position-input")]
 
 
 def test_mammography_has_both_readings_of_the_rule() -> None:
     task = task_of("mammography", EFFNET)
-    judged = found(claims(task, [result_of(seed, EFFNET) for seed in range(3)]))
+    judged = by_name(claims(task, [result_of(seed, EFFNET) for seed in range(3)]))
     assert judged["penultimate-block3-bald-isotonic_penalty"].verdict == "holds"
     assert judged["penultimate-block2-bald-isotonic_penalty"].verdict != "holds"
     assert {"last-bald", "early-bald", "single-block3-any", "accuracy"} <= set(judged)
@@ -226,27 +231,30 @@ def test_mammography_has_both_readings_of_the_rule() -> None:
 
 def test_a_users_own_network_has_no_published_numbers() -> None:
     layers = ("blocks.1", "blocks.3", "blocks.5", "head")
-    judged = found(claims(task_of("mine", layers), [result_of(seed, layers) for seed in range(2)]))
+    judged = by_name(claims(task_of("mine", layers), [result_of(seed, layers) for seed in range(2)]))
     assert "penultimate-head-bald-aurc" in judged
     assert not [name for name in judged if name.startswith(("accuracy", "single", "table-3-bound"))]
 
 
 def test_bad_results_are_refused(three: list[NetworkResult]) -> None:
-    with pytest.raises(BadInput, match="at least one network"):
-        gather(task_of(), [])
-    with pytest.raises(BadInput, match="own name"):
-        gather(task_of(), [three[0], three[0]])
-    with pytest.raises(BadInput, match="'aurc'"):
-        gather(task_of(), [replace(three[0], rows=three[0].rows.drop(columns="aurc"))])
+    with refused("results") as caught:
+        join_results(task_of(), [])
+    assert caught.value.received == []
+    with refused("results") as caught:
+        join_results(task_of(), [three[0], three[0]])
+    assert caught.value.received == ["seed 0", "seed 0"]
+    with refused("rows") as caught:
+        join_results(task_of(), [replace(three[0], rows=three[0].rows.drop(columns="aurc"))])
+    assert "'aurc'" in str(caught.value)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def test_table_three_is_the_mean_over_disjoint_batches(three: list[NetworkResult]) -> None:
-    g = gather(task_of(), three)
-    assert curve_pair(g) == PAIR
-    table = table_three(g)
+    study = join_results(task_of(), three)
+    assert curve_pair(study) == PAIR
+    table = table_three(study)
     line = table[(table["placement"] == PAIR[1]) & (table["n"] == 128) & (table["score"] == "isotonic_penalty")].iloc[0]
     means = []
     for result in three:
@@ -264,13 +272,13 @@ def test_table_three_is_the_mean_over_disjoint_batches(three: list[NetworkResult
     assert line["random"] > line["monotone"] > 0
     printed = table[(table["placement"] == PAIR[0]) & (table["n"] == 300)].set_index("score")["published"]
     assert printed["rearrangement_penalty"] == printed["running_minimum_penalty"] == 0.005607
-    assert set(batch_scores(g)["n"]) == {128, 300}
+    assert set(batch_scores(study)["n"]) == {128, 300}
 
 
 def test_the_paired_bootstrap_is_centred_on_the_difference(three: list[NetworkResult]) -> None:
-    """Resampled penalties are too large (R30): an interval of theirs would miss the difference itself."""
-    g = gather(task_of(), three)
-    value, low, high = paired_bootstrap(g, 0, "isotonic_penalty")
+    """Resampled penalties are too large: an interval of theirs would miss the difference itself."""
+    study = join_results(task_of(), three)
+    value, low, high = paired_bootstrap(study, 0, "isotonic_penalty")
     sides = []
     for placement in PAIR:
         own = three[0].curves[(three[0].curves["placement"] == placement)]
@@ -282,7 +290,7 @@ def test_the_paired_bootstrap_is_centred_on_the_difference(three: list[NetworkRe
         sides.append((u, right))
     known = [float(scores.isotonic_penalty(*side)) for side in sides]
     drawn = intervals.resamples(300, None, intervals.REPLICATES, 0)
-    raw = [intervals.bootstrap(*side, drawn)["isotonic_penalty"] for side in sides]
+    raw = [intervals.bootstrap_scores(*side, drawn)["isotonic_penalty"] for side in sides]
     assert value == pytest.approx(known[0] - known[1])
     assert low < value < high
     spread = intervals.interval(raw[0] - raw[1])
@@ -291,7 +299,7 @@ def test_the_paired_bootstrap_is_centred_on_the_difference(three: list[NetworkRe
 
 
 def test_accuracies_beside_the_published_one(three: list[NetworkResult]) -> None:
-    table = tables.accuracies(gather(task_of(), three))
+    table = tables.accuracies(join_results(task_of(), three))
     assert table["network"].tolist() == ["seed 0", "seed 1", "seed 2", "mean of networks"]
     known = stats.binomtest(219, 300).proportion_ci(method="wilson")
     assert tables.wilson(0.73, 300) == pytest.approx((known.low, known.high))
@@ -299,7 +307,7 @@ def test_accuracies_beside_the_published_one(three: list[NetworkResult]) -> None
 
 
 def test_best_placements_beside_one_plain_pass(three: list[NetworkResult]) -> None:
-    table = tables.best_placements(gather(task_of(), three))
+    table = tables.best_placements(join_results(task_of(), three))
     best = table[(table["measure"] == "bald") & (table["least"] == "AURC ↓")].iloc[0]
     every = pd.concat([result.rows for result in three])
     means = every[(every["measure"] == "bald") & every["equivalent_to"].isna()].groupby("placement")["aurc"].mean()
@@ -313,14 +321,14 @@ def test_ties_at_the_least_penalty_are_counted_and_averaged(three: list[NetworkR
     """Half of the placements share the least penalty: which of them comes first in the rows says nothing."""
     for backwards in (False, True):
         tied = [replace(result, rows=_with_ties(result.rows, backwards)) for result in three]
-        claim = found(claims(task_of(), tied))["useful-bald"]
+        claim = by_name(claims(task_of(), tied))["useful-bald"]
         expected = []
         for result in tied:
             own = result.rows[(result.rows["measure"] == "bald") & result.rows["equivalent_to"].isna()]
             expected.append(own[own["isotonic_penalty"] == 0]["aurc"].mean() - own["aurc"].min())
         assert f"isotonic penalty {np.mean(expected):.2g}"[:-1] in claim.ours.partition("least AURC: ")[2]
         assert "placements that share it" in claim.ours
-        table = tables.best_placements(gather(task_of(), tied))
+        table = tables.best_placements(join_results(task_of(), tied))
         least = table[(table["measure"] == "bald") & (table["least"].str.contains("isotonic"))]
         assert (least["tied"] > 10).all()
 
@@ -337,7 +345,7 @@ def _with_ties(rows: pd.DataFrame, backwards: bool) -> pd.DataFrame:
 def test_every_figure_and_table_of_two_tasks(tmp_path: Path, three: list[NetworkResult], judged: list[Claim]) -> None:
     beside = task_of("mammography", EFFNET), [result_of(seed, EFFNET, rates=(0.3, 0.7)) for seed in range(2)]
     (tmp_path / "not-made.md").write_text("of an earlier, smaller run")
-    assert write_reports(tmp_path, task_of(), three, beside) == judged
+    assert write_tables_and_figures(tmp_path, join_results(task_of(), three), join_results(*beside))[0] == judged
     for name in FIGURES:
         height, width, _ = plt.imread(tmp_path / "figures" / f"{name}.png").shape
         assert height > 400
@@ -356,7 +364,7 @@ def test_a_tiny_grid_of_one_network(tmp_path: Path) -> None:
     full = result_of(0, rates=(0.5,), n=40)
     rows = full.rows[full.rows["equivalent_to"].isna() & ~full.rows["placement"].str.contains(",")]
     result = replace(full, rows=rows, curves=full.curves.iloc[:0], inputs=None, chosen=None)
-    judged = write_reports(tmp_path, task_of(n=40), [result])
+    judged, _ = write_tables_and_figures(tmp_path, join_results(task_of(n=40), [result]))
     assert {claim.verdict for claim in judged} <= {"cannot be decided", "does not hold"}
     made = {path.stem for path in (tmp_path / "figures").glob("*.png")}
     told = (tmp_path / "not-made.md").read_text()
@@ -368,6 +376,6 @@ def test_a_tiny_grid_of_one_network(tmp_path: Path) -> None:
 
 def test_rows_of_other_measures_draw_what_they_can(tmp_path: Path, three: list[NetworkResult]) -> None:
     few = replace(three[0], rows=three[0].rows[three[0].rows["measure"] == "bald"], inputs=None)
-    missing = write_figures(tmp_path, [gather(task_of(), [few])])
+    missing = write_figures(tmp_path, [join_results(task_of(), [few])])
     assert "no rows of predictive_entropy" in missing["figure-8-position"]
     assert (tmp_path / "figures" / "figure-3-first-layer.png").exists()

@@ -1,7 +1,7 @@
-"""All mammograms of a data set through the pipeline: every file checked first, then each prepared once and kept.
+"""Cache of preprocessed mammograms: every file is checked first, then each is preprocessed once.
 
-Owns the cache: a .npy file per image, named by the file's content and the settings, so that nothing stale is read and a
-run that was stopped takes up where it was. What is done to an image is `preprocessing.py`'s.
+Owns a .npy file per image, named by the file's content and the settings, so that nothing stale is read and a run that
+was stopped continues where it was. `preprocessing` has the steps.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ _Result = TypeVar("_Result")
 def check_files(
     mammograms: Sequence[Mammogram], settings: Settings, cache: Path | None = None, show: bool | None = None
 ) -> list[str]:
-    """A digest of each file's content. Every file that was not prepared before is checked; nothing is written."""
+    """A digest of each file's content. Every file that is not in the cache is checked; nothing is written."""
 
-    def checked(one: Mammogram) -> str:
+    def check(one: Mammogram) -> str:
         data = read_bytes(one.path)
         content = hashlib.blake2b(data, digest_size=16).hexdigest()
         if cache is None or not _place(cache, content, settings).exists():
             check_image(data, one.path, settings.smallest)
         return content
 
-    return list(_all("checking mammograms", checked, mammograms, show))
+    return list(_in_threads("checking mammograms", check, mammograms, show))
 
 
-def prepare(
+def preprocess(
     mammograms: Sequence[Mammogram],
     contents: Sequence[str],
     settings: Settings,
     cache: Path | None = None,
     show: bool | None = None,
 ) -> NDArray[np.float32]:
-    """The images after all steps, [n, side, side], taken from the cache where it has them and put there otherwise."""
+    """The images after all steps, [n, side, side], from the cache where it has them and else put there."""
 
-    def prepared(item: tuple[Mammogram, str]) -> NDArray[np.float32]:
+    def load_or_make(item: tuple[Mammogram, str]) -> NDArray[np.float32]:
         one, content = item
         place = None if cache is None else _place(cache, content, settings)
-        known = None if place is None else _known(place, settings.side)
-        if known is not None:
-            return known
+        cached = None if place is None else _load(place, settings.side)
+        if cached is not None:
+            return cached
         result = steps(read_image(read_bytes(one.path), one.path), settings, str(one.path)).result
         if place is not None:
             atomic_write(place, lambda part: np.save(part, result, allow_pickle=False))
@@ -64,7 +64,7 @@ def prepare(
 
     images = np.empty((len(mammograms), settings.side, settings.side), np.float32)
     items = list(zip(mammograms, contents, strict=True))
-    for index, image in enumerate(_all("preparing mammograms", prepared, items, show)):
+    for index, image in enumerate(_in_threads("preparing mammograms", load_or_make, items, show)):
         images[index] = image
     return images
 
@@ -74,16 +74,18 @@ def _place(cache: Path, content: str, settings: Settings) -> Path:
     return cache / f"{hashlib.blake2b(words.encode(), digest_size=16).hexdigest()}.npy"
 
 
-def _known(place: Path, side: int) -> NDArray[np.float32] | None:
-    """What was kept; None where there is nothing, or nothing that can be used."""
+def _load(place: Path, side: int) -> NDArray[np.float32] | None:
+    """A cached image; None where there is none, or none that can be used."""
     try:
-        kept = np.load(place, allow_pickle=False)
+        cached = np.load(place, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
-    return kept if kept.shape == (side, side) and kept.dtype == np.float32 else None
+    return cached if cached.shape == (side, side) and cached.dtype == np.float32 else None
 
 
-def _all(what: str, work: Callable[[_Item], _Result], items: Sequence[_Item], show: bool | None) -> Iterator[_Result]:
+def _in_threads(
+    what: str, work: Callable[[_Item], _Result], items: Sequence[_Item], show: bool | None
+) -> Iterator[_Result]:
     """Results in order, several at a time: Pillow and OpenCV leave the interpreter free while they work."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, track(what, len(items), "images", show) as tick:
         try:

@@ -1,7 +1,7 @@
-"""How lines of the effects table become verdicts and words: the same rules for every claim of the study.
+"""Verdicts from lines of the effects table, and their wording: the same rules for every claim of the study.
 
-Owns the rules: an interval decides, within a family only together with Holm's p; a published number stands when ours
-lies within a factor of two; "no effect" stands only when the interval lies inside a stated margin.
+Owns the rules: an interval decides, within a family only together with Holm's p; a published number holds when ours
+lies within a factor of two; "no effect" holds only when the interval lies inside a stated margin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNDECIDED: Verdict = "cannot be decided"
 ONE_NETWORK = "one network, so no interval: a rule about networks needs two or more"
 
 
-def settled(line: pd.Series, *, above: float | None = None, below: float | None = None) -> Verdict:
+def decide(line: pd.Series, *, above: float | None = None, below: float | None = None) -> Verdict:
     """`decided`, but only where Holm's p of the line's family agrees."""
     verdict = verdict_of_interval(float(line["low"]), float(line["high"]), above=above, below=below)
     return verdict if line["p_holm"] <= ALPHA else UNDECIDED
@@ -34,7 +34,7 @@ def settled(line: pd.Series, *, above: float | None = None, below: float | None 
 
 def moved(line: pd.Series) -> Verdict:
     """Whether there is an effect in either direction; none found is not none there."""
-    return "holds" if settled(line, above=0) != UNDECIDED else UNDECIDED
+    return "holds" if decide(line, above=0) != UNDECIDED else UNDECIDED
 
 
 def without_effect(line: pd.Series, mean: float) -> Verdict:
@@ -45,7 +45,7 @@ def without_effect(line: pd.Series, mean: float) -> Verdict:
         return UNDECIDED
     if -margin < low and high < margin:
         return "holds"
-    return "does not hold" if settled(line, above=0) != UNDECIDED else UNDECIDED
+    return "does not hold" if decide(line, above=0) != UNDECIDED else UNDECIDED
 
 
 def within(low: float, high: float, least: float, most: float) -> Verdict:
@@ -61,7 +61,7 @@ def within(low: float, high: float, least: float, most: float) -> Verdict:
     return "does not hold" if high < least or low > most else UNDECIDED
 
 
-def met(low: float, high: float, published: float) -> Verdict:
+def near(low: float, high: float, published: float) -> Verdict:
     """Whether ours is the published number, within a factor of two."""
     return within(low, high, published / FACTOR, published * FACTOR)
 
@@ -88,7 +88,7 @@ def any_of(verdicts: Sequence[Verdict]) -> Verdict:
     return "does not hold" if verdicts and all(verdict == "does not hold" for verdict in verdicts) else UNDECIDED
 
 
-def told(of: pd.Series | Estimate) -> str:
+def with_interval(of: pd.Series | Estimate) -> str:
     """A number with its interval, to three significant digits; without one where there is none (`by_test` says why)."""
     value, low, high = (float(of[n] if isinstance(of, pd.Series) else getattr(of, n)) for n in ("value", "low", "high"))
     if math.isnan(value):

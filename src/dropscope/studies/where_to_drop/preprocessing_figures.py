@@ -1,6 +1,6 @@
-"""Figure 6 of the paper, every step of the preprocessing of one mammogram; and a contact sheet to look at many.
+"""Figures of preprocessing: every step for one mammogram (the paper's figure 6), and a contact sheet of many.
 
-Owns the drawings alone: the steps come from `preprocessing.py`.
+Owns the drawings; the steps come from `preprocessing`.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ def write_preprocessing(
     ]
 
 
-def steps_figure(found: Steps, settings: Settings | None = None, title: str = "") -> Figure:
+def steps_figure(traced: Steps, settings: Settings | None = None, title: str = "") -> Figure:
     """Ten panels in the order of the work, the last two steps, z-score and resizing, in one."""
     s = settings or Settings()
     figure = new_figure(13, 6.2)
     panels = figure.subplots(2, 5).ravel()
     figure.suptitle(f"Preprocessing, step by step: {title}" if title else "Preprocessing, step by step")
-    _image(panels[0], found.grey, f"a) grey, {found.grey.shape[1]}×{found.grey.shape[0]}")
-    _image(panels[1], found.inside, f"b) {s.border} pixels of border cut")
-    _image(panels[2], found.otsu, "c) brighter than Otsu's threshold")
-    _image(panels[3], found.opened, f"d) {s.erosions} erosions, {s.dilations} dilations")
-    _outlines(panels[4], found)
+    _image(panels[0], traced.grey, f"a) grey, {traced.grey.shape[1]}×{traced.grey.shape[0]}")
+    _image(panels[1], traced.inside, f"b) {s.border} pixels of border cut")
+    _image(panels[2], traced.otsu, "c) brighter than Otsu's threshold")
+    _image(panels[3], traced.opened, f"d) {s.erosions} erosions, {s.dilations} dilations")
+    _outlines(panels[4], traced)
     panels[4].set_title("e) kept (green), dropped (red)", fontsize=9)
-    _projections(panels[5], found, s)
-    _image(panels[6], found.inside, f"g) box (cyan), {s.margin:.0%} wider (yellow)")
-    _box(panels[6], found.box, _BOX)
-    _box(panels[6], found.widened, _WIDE)
-    _image(panels[7], found.cropped, "h) cut to the box")
-    _image(panels[8], found.equalised, f"i) CLAHE, clip {s.clip:g}, {s.tiles}×{s.tiles} tiles")
-    _image(panels[9], found.result, f"j) z-score, resized to {s.side}×{s.side}")
-    panels[9].set_xlabel(f"values {found.result.min():.1f} to {found.result.max():.1f}", fontsize=8)
+    _projections(panels[5], traced, s)
+    _image(panels[6], traced.inside, f"g) box (cyan), {s.margin:.0%} wider (yellow)")
+    _box(panels[6], traced.box, _BOX)
+    _box(panels[6], traced.widened, _WIDE)
+    _image(panels[7], traced.cropped, "h) cut to the box")
+    _image(panels[8], traced.equalised, f"i) CLAHE, clip {s.clip:g}, {s.tiles}×{s.tiles} tiles")
+    _image(panels[9], traced.result, f"j) z-score, resized to {s.side}×{s.side}")
+    panels[9].set_xlabel(f"values {traced.result.min():.1f} to {traced.result.max():.1f}", fontsize=8)
     return figure
 
 
@@ -67,12 +67,12 @@ def contact_sheet(many: Sequence[tuple[str, Steps]], columns: int = 8) -> Figure
     axes = figure.subplots(2 * rows, columns, squeeze=False)
     for panel in axes.ravel():
         panel.axis("off")
-    for index, (name, found) in enumerate(many):
+    for index, (name, traced) in enumerate(many):
         row, column = divmod(index, columns)
-        _outlines(axes[2 * row, column], found)
-        _box(axes[2 * row, column], found.widened, _WIDE)
+        _outlines(axes[2 * row, column], traced)
+        _box(axes[2 * row, column], traced.widened, _WIDE)
         axes[2 * row, column].set_title(name, fontsize=7)
-        _image(axes[2 * row + 1, column], found.result, "")
+        _image(axes[2 * row + 1, column], traced.result, "")
     return figure
 
 
@@ -83,9 +83,9 @@ def _image(panel: Axes, values: NDArray[np.generic], title: str) -> None:
     panel.set_yticks([])
 
 
-def _outlines(panel: Axes, found: Steps) -> None:
-    _image(panel, (found.inside / 255.0) ** 0.45, "")  # the faint edge of the breast is hardly seen otherwise
-    for mask, colour in ((found.kept, _BREAST), (found.dropped, _DROPPED)):
+def _outlines(panel: Axes, traced: Steps) -> None:
+    _image(panel, (traced.inside / 255.0) ** 0.45, "")  # the faint edge of the breast is hardly seen otherwise
+    for mask, colour in ((traced.kept, _BREAST), (traced.dropped, _DROPPED)):
         _outline(panel, mask, colour)
 
 
@@ -99,9 +99,9 @@ def _box(panel: Axes, box: Box, colour: str) -> None:
     panel.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=colour, linewidth=1.2))
 
 
-def _projections(panel: Axes, found: Steps, s: Settings) -> None:
+def _projections(panel: Axes, traced: Steps, s: Settings) -> None:
     for axis, name in ((1, "rows"), (0, "columns")):
-        sums = found.kept.sum(axis)
+        sums = traced.kept.sum(axis)
         panel.plot(sums / max(1, int(sums.max())), label=name, linewidth=1)
     panel.axhline(s.projection, color="black", linestyle=":", linewidth=1, label=f"{s.projection:.0%} of the largest")
     panel.set_title("f) projections of what is kept", fontsize=9)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import dropscope as ds
-from dropscope.studies.where_to_drop.effnet import LAYERS, SITES, EffNet
+from dropscope.studies.where_to_drop.networks import EFFNET_LAYERS, EFFNET_SITES, EffNet
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def small_net() -> EffNet:
 def test_effnet_is_the_papers(small_net: EffNet) -> None:
     net = EffNet().eval()
     shapes = {}
-    for name in (*LAYERS, "pool"):
+    for name in (*EFFNET_LAYERS, "pool"):
         net.get_submodule(name).register_forward_hook(
             lambda _, args, out, name=name: shapes.update({name: tuple(out.shape[1:])})
         )
@@ -46,8 +46,8 @@ def test_the_four_layers_are_sites_with_channel_masks(small_net: EffNet) -> None
     x = torch.randn(12, 1, 16, 16, generator=torch.Generator().manual_seed(1))
     y = torch.arange(12) % 2
     sites = {site.name: site for site in ds.find_sites(small_net, x)}
-    assert [sites[layer].positions for layer in LAYERS] == [("output", "input")] * 4
-    assert [name for name in sites if name in LAYERS] == list(LAYERS)
+    assert [sites[layer].positions for layer in EFFNET_LAYERS] == [("output", "input")] * 4
+    assert [name for name in sites if name in EFFNET_LAYERS] == list(EFFNET_LAYERS)
     ds.audit(small_net, "stem=0.5,block1=0.5,block2=0.5,block3=0.5", x).raise_if_failed()
     with torch.no_grad(), ds.injected(small_net, "block1=0.5"):
         values = []
@@ -57,23 +57,25 @@ def test_the_four_layers_are_sites_with_channel_masks(small_net: EffNet) -> None
     off = (values[-1] == 0).flatten(2)
     assert torch.equal(off.all(2), off.any(2))  # whole feature maps
     assert 0 < off.all(2).float().mean() < 1
-    run = ds.sweep(small_net, ds.PlacementGrid(LAYERS, rates=(0.3, 0.7)), (x, y), passes=5, keep="none")
+    run = ds.sweep(small_net, ds.PlacementGrid(EFFNET_LAYERS, rates=(0.3, 0.7)), (x, y), passes=5, keep="none")
     assert run.engine == "shared"
     assert run.rows.placement.nunique() == 3**4 - 1
     assert run.rows.aurc.notna().all()
 
 
-def test_before_and_after_are_twins_and_neither_is_the_output(small_net: EffNet) -> None:
+def test_before_and_after_are_equal_and_neither_is_the_output(small_net: EffNet) -> None:
     x = torch.randn(6, 1, 16, 16, generator=torch.Generator().manual_seed(2))
 
     def passes(placement: str) -> torch.Tensor:
         with torch.no_grad(), ds.injected(small_net, placement):
             return torch.stack([small_net(x).softmax(1) for _ in range(4)])
 
-    found = {at: torch.stack([passes(f"{site}=0.6") for site in SITES[at]]) for at in SITES}
+    found = {at: torch.stack([passes(f"{site}=0.6") for site in EFFNET_SITES[at]]) for at in EFFNET_SITES}
     torch.testing.assert_close(found["before_activation"], found["after_activation"])
     for at in ("after_activation", "input"):
         assert (found[at] - found["output"]).abs().amax((1, 2, 3)).min() > 1e-4
-    grids = [ds.PlacementGrid(SITES[position], rates=(0.5,)) for position in ("before_activation", "after_activation")]
+    grids = [
+        ds.PlacementGrid(EFFNET_SITES[position], rates=(0.5,)) for position in ("before_activation", "after_activation")
+    ]
     run = ds.sweep(small_net, grids[0] + grids[1], (x, torch.arange(6) % 2), passes=3, keep="none", measures=["bald"])
     assert run.rows.equivalent_to.notna().sum() == 15

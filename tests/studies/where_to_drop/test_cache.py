@@ -1,4 +1,4 @@
-"""Prepared mammograms are kept by content and settings."""
+"""Preprocessed mammograms, cached by content and settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("cv2", reason="the extra medical is not installed")
 
-from dropscope.studies.where_to_drop import prepared
+from dropscope.studies.where_to_drop import cache as kept
 from dropscope.studies.where_to_drop.mammograms import find_mammograms
 from dropscope.studies.where_to_drop.preprocessing import Settings, steps
 from support.drawn_mammograms import write_table
@@ -20,17 +20,17 @@ def test_the_cache_is_used_for_the_same_content_and_settings_only(
 ) -> None:
     images = find_mammograms(write_table(tmp_path / "plain", patients=3)).images[:3]
     cache, settings = tmp_path / "cache", Settings(side=32)
-    contents = prepared.check_files(images, settings, cache, False)
-    first = prepared.prepare(images, contents, settings, cache, False)
+    contents = kept.check_files(images, settings, cache, False)
+    first = kept.preprocess(images, contents, settings, cache, False)
     assert len(list(cache.iterdir())) == 3
 
     counted = []
-    monkeypatch.setattr(prepared, "steps", lambda *a: counted.append(1) or steps(*a))
-    again = prepared.prepare(images, prepared.check_files(images, settings, cache, False), settings, cache, False)
+    monkeypatch.setattr(kept, "steps", lambda *a: counted.append(1) or steps(*a))
+    again = kept.preprocess(images, kept.check_files(images, settings, cache, False), settings, cache, False)
     assert np.array_equal(first, again)
     assert not counted
-    prepared.prepare(images, contents, Settings(side=32, margin=0.1), cache, False)
+    kept.preprocess(images, contents, Settings(side=32, margin=0.1), cache, False)
     assert len(counted) == 3
     damaged = min(cache.iterdir())
     damaged.write_bytes(damaged.read_bytes()[:50])
-    assert np.array_equal(prepared.prepare(images, contents, settings, cache, False), first)
+    assert np.array_equal(kept.preprocess(images, contents, settings, cache, False), first)

@@ -8,8 +8,8 @@ import torch
 
 pytest.importorskip("cv2", reason="the extra medical is not installed")
 
+from dropscope.studies.where_to_drop.batches import UndersampledBatches
 from dropscope.studies.where_to_drop.mammograms import ABNORMAL, NORMAL
-from dropscope.studies.where_to_drop.undersampled import UndersampledBatches
 
 CPU = torch.device("cpu")
 

@@ -1,19 +1,30 @@
-"""Are the paper's numbers met? Accuracy, the ends of the p_mean curves, single layers, table 3.
+"""Claims about published numbers: accuracy, the ends of the p_mean curves, single layers, table 3.
 
-Owns these comparisons. A number is met when our interval lies within a factor of two of it (`verdicts.met`).
+Owns these comparisons. A number holds when our interval lies within a factor of two of it (`verdicts.near`).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import pandas as pd
 
 from dropscope.analysis import Estimate, effect_over_networks, over_networks
 from dropscope.report import Claim, Verdict, format_estimate, verdict_of_interval
-from dropscope.studies.where_to_drop.gathered import Gathered
+from dropscope.studies.where_to_drop.claims.verdicts import (
+    FACTOR,
+    UNDECIDED,
+    all_of,
+    any_of,
+    measured,
+    near,
+    with_interval,
+    within,
+)
+from dropscope.studies.where_to_drop.curves import BATCH, batch_scores, curve_pair, paired_bootstrap, table_three
 from dropscope.studies.where_to_drop.published import Number, Published, published_for
-from dropscope.studies.where_to_drop.table_three import BATCH, batch_scores, curve_pair, paired_bootstrap, table_three
+from dropscope.studies.where_to_drop.rows import StudyRows
 from dropscope.studies.where_to_drop.tables import wilson
-from dropscope.studies.where_to_drop.verdicts import FACTOR, UNDECIDED, all_of, any_of, measured, met, told, within
 
 _WORDS = {
     "isotonic_penalty": "isotonic",
@@ -24,22 +35,24 @@ _ENDS = (0.1, 0.9)  # of the paper's grid of p_mean
 _FEW = 40  # batches below which a 95 % range of batches is not known
 
 
-def number_claims(g: Gathered) -> list[Claim]:
-    published = published_for(g.task)
-    numbers = [] if published is None else [_accuracy(g, published), *_ends(g, published)]
-    singles = [] if published is None else [claim for n in published.single if (claim := _single(g, n)) is not None]
-    return [*numbers, *singles, *_table_three(g, published)]
+def number_claims(study: StudyRows) -> list[Claim]:
+    published = published_for(study.task)
+    numbers = [] if published is None else [_accuracy(study, published), *_ends(study, published)]
+    singles = [] if published is None else [claim for n in published.single if (claim := _single(study, n)) is not None]
+    return [*numbers, *singles, *_table_three(study, published)]
 
 
-def _accuracy(g: Gathered, published: Published) -> Claim:
+def _accuracy(study: StudyRows, published: Published) -> Claim:
     least, most = published.accuracy_range
-    estimate = over_networks([result.accuracy for result in g.results])
-    low, high = wilson(estimate.value, g.examples)
-    how = f"Wilson's interval over {g.examples:,} test examples"
-    if g.networks > 1:  # the networks share their test examples, so neither interval alone covers both kinds of chance
+    estimate = over_networks([result.accuracy for result in study.results])
+    low, high = wilson(estimate.value, study.examples)
+    how = f"Wilson's interval over {study.examples:,} test examples"
+    if (
+        study.networks > 1
+    ):  # the networks share their test examples, so neither interval alone covers both kinds of chance
         low, high = min(low, estimate.low), max(high, estimate.high)
         how = f"the wider of {how} and the {estimate.method}, at each end"
-    each = ", ".join(f"{100 * result.accuracy:.2f}" for result in g.results)
+    each = ", ".join(f"{100 * result.accuracy:.2f}" for result in study.results)
     return Claim(
         "accuracy",
         f"The network, trained as described, has a test accuracy of {100 * least:.4g} to {100 * most:.4g} %",
@@ -50,31 +63,31 @@ def _accuracy(g: Gathered, published: Published) -> Claim:
     )
 
 
-def _ends(g: Gathered, published: Published) -> list[Claim]:
+def _ends(study: StudyRows, published: Published) -> list[Claim]:
     """The published penalties at the two ends of p_mean."""
-    found = []
+    claims = []
     for measure, ends in published.p_mean.items():
-        part = g.of(measure)
+        part = study.of(measure)
         if part.empty:
             continue
         for end, value in zip(_ENDS, ends, strict=True):
             rows = part[part["p_mean"] == end]
             if rows.empty:
-                found.append(_absent(measure, end, value))
+                claims.append(_absent(measure, end, value))
                 continue
             ours = effect_over_networks(rows, lambda own: float(own["rearrangement_penalty"].mean()))
             other = effect_over_networks(rows, lambda own: float(own["running_minimum_penalty"].mean()))
-            found.append(
+            claims.append(
                 Claim(
                     f"p_mean-{measure}-{end:g}",
                     f"The rearrangement penalty of {measure} at p_mean = {end:g} is {value:g}",
                     f"{value:g} at this end of figure 7",
-                    f"{told(ours)}; as a running minimum {told(other)}",
-                    met(ours.low, ours.high, value),
-                    f"{measured(ours)}; {_met_words(g)}",
+                    f"{with_interval(ours)}; as a running minimum {with_interval(other)}",
+                    near(ours.low, ours.high, value),
+                    f"{measured(ours)}; {_met_words(study)}",
                 )
             )
-    return found
+    return claims
 
 
 def _absent(measure: str, end: float, value: float) -> Claim:
@@ -88,8 +101,8 @@ def _absent(measure: str, end: float, value: float) -> Claim:
     )
 
 
-def _single(g: Gathered, number: Number) -> Claim | None:
-    rows = g.rows[g.only(number.layer) & g.rows["measure"].isin(number.measures)]
+def _single(study: StudyRows, number: Number) -> Claim | None:
+    rows = study.rows[study.only(number.layer) & study.rows["measure"].isin(number.measures)]
     if rows.empty:
         return None
     verdicts: list[Verdict] = []
@@ -99,8 +112,8 @@ def _single(g: Gathered, number: Number) -> Claim | None:
         if part.empty:
             continue
         ours, other = (_of(part, number.statistic, f"{name}_penalty") for name in ("rearrangement", "running_minimum"))
-        verdicts.append(met(ours.low, ours.high, number.value))
-        texts.append(f"{measure} {told(ours)}, as a running minimum {told(other)}")
+        verdicts.append(near(ours.low, ours.high, number.value))
+        texts.append(f"{measure} {with_interval(ours)}, as a running minimum {with_interval(other)}")
     which = number.measures[0] if len(number.measures) == 1 else "some measure: the paper does not say which"
     return Claim(
         f"single-{number.layer}-{number.measures[0] if len(number.measures) == 1 else 'any'}",
@@ -108,45 +121,45 @@ def _single(g: Gathered, number: Number) -> Claim | None:
         f"{number.value:g}",
         f"{number.statistic} over rates: {'; '.join(texts)}",
         any_of(verdicts),
-        f"{measured(ours)}; {_met_words(g)}",
+        f"{measured(ours)}; {_met_words(study)}",
     )
 
 
-def _met_words(g: Gathered) -> str:
-    return f"met within a factor of {FACTOR:g}; n = {g.examples:,} here, and a penalty shrinks with n"
+def _met_words(study: StudyRows) -> str:
+    return f"met within a factor of {FACTOR:g}; n = {study.examples:,} here, and a penalty shrinks with n"
 
 
 def _of(part: pd.DataFrame, statistic: str, score: str) -> Estimate:
     return effect_over_networks(part, lambda own: float(own[score].max() if statistic == "peak" else own[score].mean()))
 
 
-def _table_three(g: Gathered, published: Published | None) -> list[Claim]:
-    pair, batches = curve_pair(g), batch_scores(g)
+def _table_three(study: StudyRows, published: Published | None) -> list[Claim]:
+    pair, batches = curve_pair(study), batch_scores(study)
     if pair is None or batches.empty:
         return []
-    table = table_three(g, batches)
-    found = [_order(g, batches, pair, n) for n in table["n"].unique()]
+    table = table_three(study, batches)
+    claims = [_order(study, batches, pair, n) for n in table["n"].unique()]
     if published is None or not published.table_three:
-        return found
+        return claims
     for placement in pair:
         lines = table[(table["placement"] == placement) & table["published"].notna()]
-        found += [_cell(line) for line in lines.to_dict("records")]
+        claims += [_cell(line) for line in lines.to_dict("records")]
     row = published.table_three[1]
-    found.append(
+    claims.append(
         Claim(
             "table-3-bound",
             "The rearrangement penalties of table 3 are those of sorted curves",
             f"{row.rearrangement:g} beside an isotonic penalty of {row.isotonic:g}",
             f"sorting can at most double the isotonic penalty; published ratios {_ratios(published)}, largest of ours "
-            f"{float((g.rows['rearrangement_penalty'] / g.rows['isotonic_penalty']).max()):.3f}",
+            f"{float((study.rows['rearrangement_penalty'] / study.rows['isotonic_penalty']).max()):.3f}",
             "does not hold",
             "arithmetic: rearrangement ≤ 2 × isotonic for every curve",
         )
     )
-    return found
+    return claims
 
 
-def _order(g: Gathered, batches: pd.DataFrame, pair: tuple[str, str], n: int) -> Claim:
+def _order(study: StudyRows, batches: pd.DataFrame, pair: tuple[str, str], n: int) -> Claim:
     """Whether the first placement of the pair has the lower penalties, at one n."""
     verdicts: list[Verdict] = []
     texts = []
@@ -155,14 +168,14 @@ def _order(g: Gathered, batches: pd.DataFrame, pair: tuple[str, str], n: int) ->
         means = part.groupby(["network", "placement"], sort=False)[score].mean().unstack()
         estimate = over_networks((means[pair[0]] - means[pair[1]]).tolist())
         value, low, high, how = estimate.value, estimate.low, estimate.high, measured(estimate)
-        if g.networks == 1 and part["batch"].nunique() == 1:
-            value, low, high = paired_bootstrap(g, 0, score)
+        if study.networks == 1 and part["batch"].nunique() == 1:
+            value, low, high = paired_bootstrap(study, 0, score)
             how = (
                 "paired bootstrap over the test examples of one network, its bias taken off: says nothing about other "
                 "networks"
             )
         verdicts.append(verdict_of_interval(low, high, below=0))
-        texts.append(f"{_WORDS[score]} {told(Estimate(value, low, high, float('nan'), estimate.n, ''))}")
+        texts.append(f"{_WORDS[score]} {with_interval(Estimate(value, low, high, float('nan'), estimate.n, ''))}")
     batch = f"batches of {n}" if part["batch"].nunique() > 1 else f"all {n:,} examples"
     return Claim(
         f"table-3-order-{n}",
@@ -174,22 +187,22 @@ def _order(g: Gathered, batches: pd.DataFrame, pair: tuple[str, str], n: int) ->
     )
 
 
-def _cell(line: dict[str, float]) -> Claim:
+def _cell(line: dict[str, Any]) -> Claim:
     """One published cell beside ours. At n = 128 it is met when it lies in the range of single batches."""
     batch, published = line["n"] == BATCH and line["batches"] > 1, line["published"]
     over = f"t interval over {int(line['networks'])} networks"
     ours = Estimate(line["ours"], line["low"], line["high"], float("nan"), int(line["networks"]), over)
     levels = f"random {line['random']:.3g}, monotone {line['monotone']:.3g} at this n"
     if not batch:
-        verdict = met(line["low"], line["high"], published)
+        verdict = near(line["low"], line["high"], published)
         how = f"{measured(ours)}; met within a factor of {FACTOR:g}"
-        text = f"{told(ours)}; {levels}"
+        text = f"{with_interval(ours)}; {levels}"
     else:
         inside = line["batch_low"] <= published <= line["batch_high"]
         verdict = UNDECIDED if line["batches"] * line["networks"] < _FEW else "holds" if inside else "does not hold"
         how = f"the published cell against the 2.5 to 97.5 % range of {line['batches'] * line['networks']} batches"
-        text = f"{told(ours)}, single batches {line['batch_low']:.3g} to {line['batch_high']:.3g}; {levels}"
-    place = f"{line['placement']}, {_WORDS[str(line['score'])]}, n = {line['n']:,}"
+        text = f"{with_interval(ours)}, single batches {line['batch_low']:.3g} to {line['batch_high']:.3g}; {levels}"
+    place = f"{line['placement']}, {_WORDS[line['score']]}, n = {line['n']:,}"
     return Claim(
         f"table-3-{line['placement']}-{line['score']}-{line['n']}",
         f"Table 3, expected entropy, {place}: {published:g}",

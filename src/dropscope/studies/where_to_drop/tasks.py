@@ -1,5 +1,7 @@
-"""What the study needs of a task, and what it finds out about one trained network. CIFAR-10, mammography and a user's
-own classifier are each a `Task`; nothing below this line knows which."""
+"""A task of the study: its data, its network and how that is trained.
+
+CIFAR-10, mammography and a user's own classifier are each a `Task`; what sweeps and reports do not know which.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dropscope.studies.training import History
@@ -34,17 +36,12 @@ class Task:
     remarks: tuple[str, ...] = ()  # for the summary: leaks, what was left out
 
 
-@dataclass(frozen=True, eq=False)
-class NetworkResult:
-    """Everything the analyses read of one trained network."""
+def classification_loss(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Cross-entropy of one batch of inputs and labels."""
+    return F.cross_entropy(net(batch[0]), batch[1])
 
-    name: str  # "seed 0"
-    accuracy: float  # of one plain pass on the test set
-    rows: pd.DataFrame  # sweep rows of the whole grid (positions before and after), on the test set
-    baseline: pd.DataFrame  # one-pass rows
-    levels: dict[str, dict[str, float]]  # penalty → level of a random and of a monotone measure
-    curves: (
-        pd.DataFrame
-    )  # placement, measure, example, uncertainty, correct: the placements of table 3 and figures 1, 4, 5
-    inputs: pd.DataFrame | None = None  # sweep rows with the masks on the layers' inputs (the authors' code)
-    chosen: pd.DataFrame | None = None  # the best of the validation images on the test images against one plain pass
+
+def accuracy(net: nn.Module, inputs: Tensor, labels: Tensor, batch: int = 1000) -> float:
+    """Share of right predictions of one plain pass."""
+    parts = zip(inputs.split(batch), labels.split(batch), strict=True)
+    return float(sum((net(x).argmax(1) == y).sum() for x, y in parts)) / len(labels)

@@ -1,6 +1,6 @@
-"""Two claims that the paper does not make: is a low penalty a useful ranking? does any placement beat one plain pass?
+"""Claims about usefulness, which the paper does not make: a low penalty ranks well, a placement beats a plain pass.
 
-Owns these two. Both are about use, which a penalty alone cannot show.
+Owns these two. A penalty alone cannot show either.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ from scipy import stats
 
 from dropscope.analysis import effect_over_networks, over_networks
 from dropscope.report import Claim, Verdict, verdict_of_interval
-from dropscope.studies.where_to_drop.effects import line
-from dropscope.studies.where_to_drop.gathered import PLAIN, Gathered
-from dropscope.studies.where_to_drop.tables import chosen
-from dropscope.studies.where_to_drop.verdicts import (
+from dropscope.studies.where_to_drop.claims.verdicts import (
     ALPHA,
     BOTH,
     UNDECIDED,
@@ -21,65 +18,74 @@ from dropscope.studies.where_to_drop.verdicts import (
     all_of,
     any_of,
     by_test,
-    settled,
-    told,
+    decide,
+    with_interval,
 )
+from dropscope.studies.where_to_drop.rows import PLAIN, StudyRows
+from dropscope.studies.where_to_drop.tables import chosen, find_line
 
 
-def useful_claims(g: Gathered, table: pd.DataFrame) -> list[Claim]:
+def useful_claims(study: StudyRows, table: pd.DataFrame) -> list[Claim]:
     """Not the paper's: is a low penalty a useful ranking?"""
-    found = []
-    for measure in g.measures:
+    claims = []
+    for measure in study.measures:
         known = {
             penalty: one
             for penalty in BOTH
-            if (one := line(table, penalty, "rank correlation", measure, "aurc")) is not None
+            if (one := find_line(table, penalty, "rank correlation", measure, "aurc")) is not None
         }
         finding = [
-            f"with error AUROC, {WORDS[penalty]} {told(one)}"
+            f"with error AUROC, {WORDS[penalty]} {with_interval(one)}"
             for penalty in BOTH
-            if (one := line(table, penalty, "rank correlation", measure, "error_auroc")) is not None
+            if (one := find_line(table, penalty, "rank correlation", measure, "error_auroc")) is not None
         ]
         if not known:
             continue
-        text = "; ".join(f"{WORDS[penalty]} {told(one)}" for penalty, one in known.items())
-        found.append(
+        text = "; ".join(f"{WORDS[penalty]} {with_interval(one)}" for penalty, one in known.items())
+        claims.append(
             Claim(
                 f"useful-{measure}",
                 f"Placements of lower penalty have a lower AURC, so that choosing by the penalty is useful ({measure})",
                 "not tested in the paper, which chooses by the penalty alone",
                 f"rank correlation of penalty and AURC over placements in a network (1 would be agreement): {text}. "
                 f"Free of accuracy (here −1 would be agreement): {'; '.join(finding)}. AURC of the placements of least "
-                f"penalty − least AURC: {'; '.join(_price(g, measure, penalty) for penalty in known)}",
-                all_of([settled(one, above=0) for one in known.values()]),
+                f"penalty − least AURC: {'; '.join(_price(study, measure, penalty) for penalty in known)}",
+                all_of([decide(one, above=0) for one in known.values()]),
                 f"both penalties; {by_test(next(iter(known.values())))}",
             )
         )
-    return found
+    return claims
 
 
-def beats_plain_claims(g: Gathered) -> list[Claim]:
+def beats_plain_claims(study: StudyRows) -> list[Claim]:
     """Not the paper's: chosen on the validation examples, does any placement rank better than one plain pass?"""
-    table = chosen(g)
-    plain = g.baseline[g.baseline["measure"] == PLAIN].set_index("network")["aurc"]
-    better = (g.rows["aurc"] < g.rows["network"].astype(str).map(plain)).groupby(g.rows["network"], observed=True).sum()
-    note = f"on the test examples themselves {', '.join(map(str, better))} of {len(g.rows) // g.networks:,} rows per "
-    note += "network have a lower AURC than the plain entropy (selected after the fact: description)"
+    table = chosen(study)
+    plain = study.baseline[study.baseline["measure"] == PLAIN].set_index("network")["aurc"]
+    better = (
+        (study.rows["aurc"] < study.rows["network"].astype(str).map(plain))
+        .groupby(study.rows["network"], observed=True)
+        .sum()
+    )
+    count = len(study.rows) // study.networks
+    note = (
+        f"on the test examples themselves {', '.join(map(str, better))} of {count:,} rows per network have a lower "
+        "AURC than the plain entropy (selected after the fact: description)"
+    )
     verdicts: list[Verdict] = []
     texts = []
     level = 1 - ALPHA / max(1, table["measure"].nunique() if len(table) else 1)
     for measure, part in table.groupby("measure", sort=False) if len(table) else ():
         estimate = over_networks(part["difference"].tolist(), level)
         low, high = estimate.low, estimate.high
-        if g.networks == 1:
+        if study.networks == 1:
             low, high = (_widened(part.iloc[0], end, level) for end in ("low", "high"))
         verdicts.append(verdict_of_interval(low, high, below=0))
         placements = ", ".join(dict.fromkeys(part["placement"]))
         texts.append(f"{measure} ({placements}) {estimate.value:+.4f} ({low:+.4f} to {high:+.4f})")
-    one = g.networks == 1
+    one = study.networks == 1
     how = (
         "paired bootstrap over the test examples of one network, widened to 1 − .05/measures: says nothing about other "
-        "networks" if one else f"t intervals over {g.networks} networks at 1 − .05/measures"
+        "networks" if one else f"t intervals over {study.networks} networks at 1 − .05/measures"
     )  # fmt: skip
     verdict = any_of(verdicts)
     return [
@@ -94,13 +100,15 @@ def beats_plain_claims(g: Gathered) -> list[Claim]:
     ]
 
 
-def _price(g: Gathered, measure: str, penalty: str) -> str:
+def _price(study: StudyRows, measure: str, penalty: str) -> str:
     """What choosing by the penalty costs in AURC, both on these examples. Where many share the least penalty, a choice
     among them is blind: their mean counts, and it is said how many they are."""
-    rows = g.of(measure)
+    rows = study.of(measure)
     cost = effect_over_networks(rows, lambda own: float(own["aurc"][_least(own[penalty])].mean() - own["aurc"].min()))
     tied = effect_over_networks(rows, lambda own: float(_least(own[penalty]).sum())).value
-    return f"{WORDS[penalty]} {told(cost)}" + (f", mean of {tied:,.0f} placements that share it" if tied > 1 else "")
+    return f"{WORDS[penalty]} {with_interval(cost)}" + (
+        f", mean of {tied:,.0f} placements that share it" if tied > 1 else ""
+    )
 
 
 def _least(values: pd.Series) -> pd.Series:

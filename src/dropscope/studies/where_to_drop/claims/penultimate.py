@@ -1,0 +1,139 @@
+"""Claims about the penultimate layer: masked alone it is better than several layers and than every other one.
+
+Owns the claims about which layers to mask; for mammograms also what the paper says against its own rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from dropscope.analysis import effect_over_networks
+from dropscope.report import Claim, verdict_of_interval
+from dropscope.studies.where_to_drop.claims.verdicts import (
+    BOTH,
+    WORDS,
+    all_of,
+    by_test,
+    decide,
+    measured,
+    with_interval,
+)
+from dropscope.studies.where_to_drop.published import published_for
+from dropscope.studies.where_to_drop.rows import JUDGED, StudyRows
+from dropscope.studies.where_to_drop.tables import EARLY, alone_alone, alone_several, find_line
+
+
+def penultimate_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
+    """The rule, per reading, measure and score: against several layers; then against every other layer alone."""
+    claims = []
+    for layer in study.task.penultimate:
+        for measure in study.measures:
+            for score in JUDGED:
+                mean = find_line(effects, alone_several(layer), "difference", measure, score)
+                if mean is None:
+                    continue
+                best = find_line(effects, alone_several(layer), "best minus best", measure, score)
+                ratio = find_line(effects, alone_several(layer), "ratio", measure, score)
+                assert best is not None
+                assert ratio is not None
+                claims.append(
+                    Claim(
+                        f"penultimate-{layer}-{measure}-{score}",
+                        f"Masking {layer} alone has a lower {WORDS[score]} than masking several layers ({measure})",
+                        "the penultimate layer alone gives the best calibration; no test",
+                        f"mean {layer} alone − mean of several layers {with_interval(mean)}; ratio of the means "
+                        f"{with_interval(ratio)}; best − best {with_interval(best)} (chosen on these examples, from "
+                        "far more placements of several layers: description)",
+                        decide(mean, below=0),
+                        by_test(mean),
+                    )
+                )
+            claims += _among_single(study, effects, layer, measure, BOTH, "penalties")
+            claims += _among_single(study, effects, layer, measure, ("aurc",), "AURC")
+    return claims
+
+
+def _among_single(
+    study: StudyRows, effects: pd.DataFrame, layer: str, measure: str, scores: Sequence[str], what: str
+) -> list[Claim]:
+    lines = {
+        (other, score): find_line(effects, alone_alone(layer, other), "difference", measure, score)
+        for other in study.layers
+        for score in scores
+        if other != layer
+    }
+    known = {key: value for key, value in lines.items() if value is not None}
+    if not known:
+        return []
+    text = "; ".join(
+        f"against {other}, {WORDS[score]} {with_interval(value)}" for (other, score), value in known.items()
+    )
+    return [
+        Claim(
+            f"penultimate-{layer}-{measure}-single" + ("-aurc" if what == "AURC" else ""),
+            f"Of all layers masked alone, {layer} has the lowest {what} ({measure})",
+            "the penultimate layer alone gives the best calibration; no test",
+            f"mean {layer} alone − mean of the other alone: {text}",
+            all_of([decide(value, below=0) for value in known.values()]),
+            "stands if every difference does, falls if one does; t intervals over networks, Holm within each pair",
+        )
+    ]
+
+
+def halves_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
+    claims = []
+    several = study.rows["n_layers"] > 1
+    for layer in study.task.penultimate:
+        alone = study.only(layer)
+        if not (alone.any() and several.any()):
+            continue
+        for score in BOTH:
+            rows = study.rows.assign(alone=study.rows[score].where(alone), several=study.rows[score].where(several))
+            ratio = effect_over_networks(rows, lambda own: float(own["alone"].mean() / own["several"].mean()), null=0.5)
+            each = [
+                f"{measure} {with_interval(one)}"
+                for measure in study.measures
+                if (one := find_line(effects, alone_several(layer), "ratio", measure, score)) is not None
+            ]
+            claims.append(
+                Claim(
+                    f"halves-{layer}-{score}",
+                    f"Masking {layer} alone at least halves the mean {WORDS[score]} of masking several layers",
+                    "it halves the mean penalty of multi-layer masking; measure and penalty not stated",
+                    f"ratio of the means over all measures {with_interval(ratio)}; per measure: {', '.join(each)}",
+                    verdict_of_interval(ratio.low, ratio.high, below=0.5),
+                    f"{measured(ratio)}; against a ratio of .5",
+                )
+            )
+    return claims
+
+
+def early_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
+    """What the paper says about mammograms, against its own rule: early layers best, rising with l_last."""
+    published = published_for(study.task)
+    if published is None or not published.early_layers_best:
+        return []
+    claims, score = [], "rearrangement_penalty"
+    for measure in study.measures:
+        last = find_line(effects, "last", "slope", measure, score)
+        early = find_line(effects, EARLY, "difference", measure, score)
+        if last is not None:
+            claims.append(
+                Claim(
+                    f"last-{measure}", f"The {WORDS[score]} rises with the last masked layer ({measure})",
+                    "it rises with l_last, which contradicts the penultimate rule; no test",
+                    f"slope per layer {with_interval(last)}", decide(last, above=0), by_test(last),
+                )
+            )  # fmt: skip
+        if early is not None:
+            claims.append(
+                Claim(
+                    f"early-{measure}", f"The {WORDS[score]} is lowest with early layers only ({measure})",
+                    "lowest with early layers only; no test",
+                    f"first half of the layers only − placements that reach later layers {with_interval(early)}",
+                    decide(early, below=0), by_test(early),
+                )
+            )  # fmt: skip
+    return claims
