@@ -10,17 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dropscope.engine import fusion as fused
+from dropscope.engine import fusion
 from dropscope.engine.tree import Plan
-from dropscope.measures import S1, TABLE
+from dropscope.measures import DEFAULT, TABLE
 from support import zoo
 from support.engines import plan_of
 
-S1_NEEDS = {need for name in S1 for need in TABLE[name].needs}
+NEEDS = {need for name in DEFAULT for need in TABLE[name].needs}
 
 
 class Net(nn.Module):
-    """The network of S1, one property of which can be changed."""
+    """The network of the CIFAR-10 study, one property of which can be changed."""
 
     def __init__(
         self, kernel: int = 3, padding: int = 1, stride: int = 1, bias: bool = True, pool: int = 2, classes: int = 10,
@@ -53,9 +53,9 @@ def test_every_step_of_the_cifar_network() -> None:
     whole = plan_of(zoo.cifar(), zoo.images(2), ["conv1=.5,conv2=.5,conv3=.5,fc1=.5"])
     for first in range(4):
         for index in range(first, 3):
-            assert isinstance(fused.middle(whole, first, index), fused.Middle), (first, index)
-        assert fused.middle(whole, first, 3) is None  # the last step is the tail's
-        assert isinstance(fused.tail(whole, first, S1_NEEDS), fused.Tail)
+            assert isinstance(fusion.middle(whole, first, index), fusion.Middle), (first, index)
+        assert fusion.middle(whole, first, 3) is None  # the last step is the tail's
+        assert isinstance(fusion.tail(whole, first, NEEDS), fusion.Tail)
 
 
 def test_pools_as_modules_and_positions_before_the_activation() -> None:
@@ -71,17 +71,17 @@ def test_pools_as_modules_and_positions_before_the_activation() -> None:
 
     texts = ["body.0@before_activation=.5,body.3@output=.2,fc1@output=.5"]
     found = plan_of(zoo.seeded(Modules), zoo.images(2), texts)
-    assert all(fused.middle(found, 0, i) is not None for i in (0, 1))
-    assert fused.tail(found, 0, S1_NEEDS) is not None
+    assert all(fusion.middle(found, 0, i) is not None for i in (0, 1))
+    assert fusion.tail(found, 0, NEEDS) is not None
 
 
 def test_a_layer_without_bias_gets_one_of_zeros() -> None:
-    assert fused.middle(plan(bias=False), 0, 0) is not None
+    assert fusion.middle(plan(bias=False), 0, 0) is not None
 
 
 def test_the_tail_holds_the_models_own_weights() -> None:
     net = zoo.cifar()
-    found = fused.tail(plan_of(net, zoo.images(2), ["fc1=.5"]), 0, S1_NEEDS)
+    found = fusion.tail(plan_of(net, zoo.images(2), ["fc1=.5"]), 0, NEEDS)
     assert found is not None
     assert found.weight.data_ptr() == net.fc2.weight.data_ptr()
     assert not found.weight.requires_grad
@@ -96,23 +96,23 @@ def test_the_tail_holds_the_models_own_weights() -> None:
     ids=str,
 )
 def test_another_convolution_runs_as_it_is(changed: dict[str, object]) -> None:
-    assert fused.middle(plan(), 0, 0) is not None
-    assert fused.middle(plan(**changed), 0, 0) is None
+    assert fusion.middle(plan(), 0, 0) is not None
+    assert fusion.middle(plan(**changed), 0, 0) is None
 
 
 @pytest.mark.parametrize("options", ["mask=element", "noise=gaussian"])
 def test_another_noise_runs_as_it_is(options: str) -> None:
     found = plan(f"conv1=.5,conv2=.5,fc1=.5 {options}")
-    assert fused.middle(found, 0, 0) is None
-    assert fused.middle(found, 0, 1) is None
-    assert (fused.tail(found, 0, S1_NEEDS) is None) == (options == "noise=gaussian")
+    assert fusion.middle(found, 0, 0) is None
+    assert fusion.middle(found, 0, 1) is None
+    assert (fusion.tail(found, 0, NEEDS) is None) == (options == "noise=gaussian")
 
 
 def test_a_tail_of_other_statistics_or_many_classes_runs_as_it_is() -> None:
-    assert fused.tail(plan(), 0, S1_NEEDS) is not None
-    assert fused.tail(plan(), 0, {*S1_NEEDS, "histogram"}) is None
-    assert fused.tail(plan(classes=61), 0, S1_NEEDS) is None
-    assert fused.tail(plan("conv2=.5"), 0, S1_NEEDS) is None  # two layers after the last noise
+    assert fusion.tail(plan(), 0, NEEDS) is not None
+    assert fusion.tail(plan(), 0, {*NEEDS, "histogram"}) is None
+    assert fusion.tail(plan(classes=61), 0, NEEDS) is None
+    assert fusion.tail(plan("conv2=.5"), 0, NEEDS) is None  # two layers after the last noise
 
 
 def test_a_value_that_is_read_twice_runs_as_it_is() -> None:
@@ -128,25 +128,25 @@ def test_a_value_that_is_read_twice_runs_as_it_is() -> None:
             return self.fc2(F.relu(self.fc1((second + F.max_pool2d(first, 2)).flatten(1))))
 
     found = plan_of(zoo.seeded(Skip), zoo.images(2), ["conv1=.5,conv2=.5,fc1=.5"])
-    assert all(fused.middle(found, 0, i) is None for i in range(3))
+    assert all(fusion.middle(found, 0, i) is None for i in range(3))
 
 
 def test_models_that_end_otherwise_run_as_they_are() -> None:
     bert = plan_of(zoo.hugging_face("bert"), zoo.text(2), ["last=.5"])
-    found = fused.tail(bert, 0, S1_NEEDS)
+    found = fusion.tail(bert, 0, NEEDS)
     assert found is None or found.weight.shape[0] == 3
-    assert fused.tail(plan_of(zoo.unet3d(), zoo.volumes(2), ["join=.5"]), 0, S1_NEEDS) is None
-    assert fused.middle(plan_of(zoo.resnet(), zoo.images(2), ["conv1=.5,layer1.conv1=.5"]), 0, 0) is None
+    assert fusion.tail(plan_of(zoo.unet3d(), zoo.volumes(2), ["join=.5"]), 0, NEEDS) is None
+    assert fusion.middle(plan_of(zoo.resnet(), zoo.images(2), ["conv1=.5,layer1.conv1=.5"]), 0, 0) is None
 
 
 # --- nested choices ---------------------------------------------------------------------------------------------------
 
 
 def test_nested_choices() -> None:
-    same = fused.nested_choices(np.array([0, 1, 3, 0, 1, 3]), 2)
+    same = fusion.nested_choices(np.array([0, 1, 3, 0, 1, 3]), 2)
     assert same is not None
     assert same.tolist() == [0, 1, 3]
-    assert fused.nested_choices(np.array([0, 1, 0, 2]), 2) is None  # not the same
-    assert fused.nested_choices(np.array([1, 0]), 1) is None  # not rising
-    assert fused.nested_choices(np.array([0, 1, 2]), 2) is None  # not whole
-    assert fused.nested_choices(np.array([], dtype=int), 0) is None
+    assert fusion.nested_choices(np.array([0, 1, 0, 2]), 2) is None  # not the same
+    assert fusion.nested_choices(np.array([1, 0]), 1) is None  # not rising
+    assert fusion.nested_choices(np.array([0, 1, 2]), 2) is None  # not whole
+    assert fusion.nested_choices(np.array([], dtype=int), 0) is None

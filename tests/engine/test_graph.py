@@ -12,15 +12,16 @@ from torch import Tensor, nn
 
 from dropscope.engine import graph as capture_module
 from dropscope.engine.graph import CaptureFailed, capture, feed_values
-from dropscope.engine.session import prepare
+from dropscope.engine.session import open_session
+from dropscope.model.inputs import Call
 from dropscope.tracing.visitor import Point
 from support import zoo
 from support.engines import MODELS, case
 
 
 def captured(model: nn.Module, inputs: Any, points: list[Point]) -> Any:
-    setting = prepare(model, inputs)
-    return capture(setting.model, *setting.on_device(setting.data.batches[0]), points)
+    session = open_session(model, inputs)
+    return capture(session.model, session.data.batches[0].call, points)
 
 
 # --- a closed form ----------------------------------------------------------------------------------------------------
@@ -49,7 +50,7 @@ def test_every_site_of_the_plain_path_is_marked(name: str) -> None:
     assert set(some.captured.marks) == set(some.points)
     assert len(some.points) >= 4
     for point in some.points:
-        layout = some.setting.site_map.values[point].layout
+        layout = some.session.site_map.values[point].layout
         assert some.captured.batch(some.captured.marks[point]) == (layout.batch_dim, layout.folded), point
 
 
@@ -81,7 +82,7 @@ def test_rows_that_are_counted_are_found() -> None:
 
 def test_feeds_come_in_the_order_of_the_call() -> None:
     a, b, c = (torch.full((2,), float(i)) for i in range(3))
-    assert [float(v[0]) for v in feed_values((a,), {"z": c, "b": b, "n": 3})] == [0.0, 1.0, 2.0]
+    assert [float(v[0]) for v in feed_values(Call((a,), {"z": c, "b": b, "n": 3}))] == [0.0, 1.0, 2.0]
 
 
 def test_a_capture_is_kept_for_the_same_weights_and_shapes() -> None:
@@ -106,9 +107,9 @@ def test_a_capture_does_not_keep_its_model_alive() -> None:
 
 def test_capture_leaves_the_model_and_random_state_alone(untouched: Any) -> None:
     net = zoo.resnet().train()
-    setting = prepare(net, zoo.images(3))
+    session = open_session(net, zoo.images(3))
     with untouched(net):
-        capture(setting.model, *setting.on_device(setting.data.batches[0]), [Point("conv1", 0, "output")])
+        capture(session.model, session.data.batches[0].call, [Point("conv1", 0, "output")])
 
 
 def test_the_key_value_cache_of_a_decoder_is_left_out() -> None:

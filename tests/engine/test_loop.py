@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dropscope import injected
-from dropscope.engine.loop import passes_of, run_reference
-from dropscope.engine.session import prepare
+from dropscope.data.batches import Batch
+from dropscope.engine.loop import LoopEngine
+from dropscope.engine.session import open_session
 from dropscope.noise import keyed as noise
 from support import zoo
 
@@ -16,14 +17,18 @@ def net() -> nn.Module:
     return zoo.seeded(lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)))
 
 
+def passes_of(loop: LoopEngine, number: int, batch: Batch) -> Tensor:
+    return torch.cat([block.probabilities for block in loop.samples(number, batch, range(loop.passes))])
+
+
 def test_a_pass_is_the_model_with_factors_on_its_hidden_units() -> None:
     model, x = net(), zoo.vectors()
-    setting = prepare(model, x, seed=4)
-    (live,) = setting.resolve(["0=.4"])
-    batch = setting.data.batches[0]
+    session = open_session(model, x, seed=4)
+    loop = LoopEngine(session, session.resolve(["0=.4"]), 3)
+    batch = session.data.batches[0]
     with torch.no_grad():
         hidden = model[1](model[0](x))
-        for number, p in enumerate(list(passes_of(setting, live, batch, 3))):
+        for number, p in enumerate(passes_of(loop, 0, batch)):
             keys = noise.streams(4, noise.site_key("0", 0), torch.tensor(number), batch.keys)
             factor = noise.multiplier(keys, (16,), 0.4, "bernoulli")
             assert torch.equal(p, _softmax(model, hidden * factor))
@@ -37,31 +42,31 @@ def _softmax(model: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
 
 def test_passes_equal_those_of_injected() -> None:
     model, x = zoo.cifar(), zoo.images()
-    setting = prepare(model, x, seed=1)
-    (live,) = setting.resolve(["conv2=.3,fc1=.5"])
-    with torch.no_grad():
-        found = list(passes_of(setting, live, setting.data.batches[0], 3))
+    session = open_session(model, x, seed=1)
+    loop = LoopEngine(session, session.resolve(["conv2=.3,fc1=.5"]), 3)
+    passes = passes_of(loop, 0, session.data.batches[0])
     with torch.no_grad(), injected(model, "conv2=.3,fc1=.5", seed=1) as source:
-        for number, p in enumerate(found):
+        for number, p in enumerate(passes):
             source.at(pass_=number)
             torch.testing.assert_close(model(x).softmax(1), p, atol=1e-6, rtol=0)
 
 
 def test_blocks_follow_the_batches_and_placements() -> None:
-    setting = prepare(net(), zoo.vectors(7), batch_size=3)
-    lives = setting.resolve(["0=.5", "none", "last=.2"])
+    session = open_session(net(), zoo.vectors(7), batch_size=3)
+    loop = LoopEngine(session, session.resolve(["0=.5", "none", "last=.2"]), 4)
     ticks: list[int] = []
-    blocks = list(run_reference(setting, lives, 4, {"sum_p", "sum_plogp"}, ticks.append))
+    (unit,) = loop.units()
+    blocks = list(loop.run(unit, {"sum_p", "sum_plogp"}, ticks.append))
     assert [block.batch.n for block in blocks] == [3, 3, 1]
     assert sum(ticks) == 7 * 3 * 4
     for block in blocks:
-        assert [numbers.tolist() for numbers, _ in block.parts] == [[0], [1], [2]]
+        assert [numbers.tolist() for numbers, _ in block.chunks] == [[0], [1], [2]]
         assert block.plain.shape == (block.batch.n, 3)
-        for number, (_, kept) in enumerate(block.parts):
+        for number, (_, kept) in enumerate(block.chunks):
             assert kept.passes == 4
-            slow = torch.stack(list(passes_of(setting, lives[number], block.batch, 4)))
+            slow = passes_of(loop, number, block.batch)
             torch.testing.assert_close(kept.mean[0].float(), slow.mean(0), atol=1e-6, rtol=0)
-        torch.testing.assert_close(block.parts[1][1].mean[0].float(), block.plain, atol=1e-6, rtol=0)
+        torch.testing.assert_close(block.chunks[1][1].mean[0].float(), block.plain, atol=1e-6, rtol=0)
 
 
 def test_batches_and_order_change_nothing() -> None:
@@ -69,9 +74,9 @@ def test_batches_and_order_change_nothing() -> None:
     order = torch.tensor([5, 2, 0, 4, 1, 3])
 
     def means(inputs: torch.Tensor, size: int) -> torch.Tensor:
-        setting = prepare(model, inputs, batch_size=size)
-        lives = setting.resolve(["layer1.conv1=.5"])
-        return torch.cat([block.parts[0][1].mean[0] for block in run_reference(setting, lives, 3, {"sum_p"})])
+        session = open_session(model, inputs, batch_size=size)
+        loop = LoopEngine(session, session.resolve(["layer1.conv1=.5"]), 3)
+        return torch.cat([block.chunks[0][1].mean[0] for block in loop.statistics(0, {"sum_p"})])
 
     whole = means(x, 6)
     torch.testing.assert_close(means(x, 1), whole, atol=1e-6, rtol=0)
@@ -81,6 +86,6 @@ def test_batches_and_order_change_nothing() -> None:
 def test_the_model_is_afterwards_what_it_was(untouched) -> None:
     model = zoo.resnet().train()
     with untouched(model):
-        setting = prepare(model, zoo.images())
-        for _ in run_reference(setting, setting.resolve(["conv1=.5"]), 2, {"sum_p"}):
+        session = open_session(model, zoo.images())
+        for _ in LoopEngine(session, session.resolve(["conv1=.5"]), 2).statistics(0, {"sum_p"}):
             pass

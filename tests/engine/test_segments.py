@@ -61,26 +61,26 @@ def test_the_three_forms_of_parents_agree(noise_kind: str) -> None:
 def test_factors_at_every_site_are_those_of_the_plain_path(name: str) -> None:
     masks = "per_pass" if name in ("lstm", "gpt2 sdpa") else "per_example"
     some = case(name).drawn(masks)
-    engine = executor_of(some, some.setting.resolve(["last=.5"]))
+    executor = executor_of(some, some.session.resolve(["last=.5"]))
     for kind, mask in (("bernoulli", "auto"), ("bernoulli", "channel"), ("gaussian", "auto")):
         for point in some.points if (kind, mask) == ("bernoulli", "auto") else some.points[::5]:
             if mask == "channel" and point.position == "weights":
                 continue
             address = f"{point.name}#{point.call}@{point.position}=.3 noise={kind} mask={mask}"
-            (live,) = some.setting.resolve([address])
-            spec = live[point]
-            engine.plan = grow(some.captured, [live])
-            (step,) = engine.plan.steps
+            (resolved,) = some.session.resolve([address])
+            spec = resolved[point]
+            executor.plan = grow(some.captured, [resolved])
+            (step,) = executor.plan.steps
             dim, folded = some.captured.batch(step.node) or (0, 1)
             n = some.batch.n
             shape = [int(s) if d != dim else n * folded for d, s in enumerate(step.node.meta["val"].shape)]
             ones = torch.ones(shape)
-            words = engine.uniform(step, some.batch.keys, [5])
+            words = executor.uniform(step, some.batch.keys, [5])
             level, gain = _parameters(step, torch.tensor([1]).numpy(), ones.device)
             units = segments._unit_tail(step, some.captured)
             fast = disturb_rows(ones, dim, folded, units, kind, words, level, gain, None)
             examples = torch.zeros_like(some.batch.keys) if masks == "per_pass" else some.batch.keys
-            keys = noise.streams(some.setting.seed, noise.site_key(point.name, point.call), torch.tensor(5), examples)
+            keys = noise.streams(some.session.seed, noise.site_key(point.name, point.call), torch.tensor(5), examples)
             slow = noise.disturb(ones, keys, spec.rate, kind, spec.mask, spec.layout)
             if kind == "bernoulli":
                 assert torch.equal(fast, slow), address
@@ -95,8 +95,7 @@ def test_a_chain_reads_nothing_but_the_value_before_it() -> None:
     plan = plan_of(zoo.cifar(), zoo.images(2), ["conv1=.5,conv2=.5,fc1=.5"])
     for index in range(3):
         part = segments.segment(plan, 0, index)
-        assert part.plain == ()
-        assert part.earlier == ()
+        assert part.reads == ()
         assert len(part.outputs) == 1
     trunk = segments.trunk(plan)
     assert trunk.outputs[0] is plan.steps[0].node
@@ -119,11 +118,11 @@ class Skip(nn.Module):
 def test_a_skip_connection_is_read_where_it_joins() -> None:
     plan = plan_of(zoo.seeded(Skip), zoo.vectors(), ["a=.5,b=.5,c=.5"])
     last = segments.segment(plan, 0, 2)
-    assert len(last.plain) == 1  # x, spread over variants and passes
-    assert [level for _, level in last.earlier] == [0]  # the noisy `first`, selected for its children
+    # x is plain, spread over variants and passes; the noisy `first` is of level 0, selected for its children
+    assert sorted(read.level is None for read in last.reads) == [False, True]
+    assert [read.level for read in last.reads if read.level is not None] == [0]
     from_c = segments.segment(plan, 2, 2)
-    assert len(from_c.plain) == 2  # without noise before, `first` is plain too
-    assert from_c.earlier == ()
+    assert [read.level for read in from_c.reads] == [None, None]  # without noise before, `first` is plain too
 
 
 def test_weights_are_shared_not_copied() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import dropscope as ds
 from dropscope.checks import check_passes
-from dropscope.engine.session import precise, prepare
+from dropscope.engine.session import open_session, precise
 from dropscope.errors import BadInput
 from support import zoo
 
@@ -40,17 +40,17 @@ LABELS = torch.tensor([0, 1, 2, 0])
 
 def test_a_setting_knows_its_model_and_data() -> None:
     model = net()
-    setting = prepare(model, (zoo.vectors(), LABELS), seed=3, batch_size=3)
-    assert (setting.classes, setting.dense, setting.seed, setting.masks) == (3, False, 3, "per_example")
-    assert [batch.n for batch in setting.data.batches] == [3, 1]
+    session = open_session(model, (zoo.vectors(), LABELS), seed=3, batch_size=3)
+    assert (session.classes, session.dense, session.seed, session.masks) == (3, False, 3, "per_example")
+    assert [batch.n for batch in session.data.batches] == [3, 1]
     with torch.no_grad():
         expected = model(zoo.vectors()[:3]).softmax(1)
-        torch.testing.assert_close(setting.plain(setting.data.batches[0]), expected)
+        torch.testing.assert_close(session.plain(session.data.batches[0]), expected)
 
 
 def test_dense_outputs_are_known_by_their_shape() -> None:
-    assert prepare(zoo.unet3d(), zoo.volumes()).dense
-    assert prepare(net(), zoo.vectors(), outputs="multilabel_logits").dense
+    assert open_session(zoo.unet3d(), zoo.volumes()).dense
+    assert open_session(net(), zoo.vectors(), outputs="multilabel_logits").dense
 
 
 # --- bad input: one clear error before any work, nothing changed ------------------------------------------------------
@@ -194,7 +194,7 @@ def test_the_bad_engine_is_found_without_noise_too() -> None:
 )
 def test_inputs_that_the_model_does_not_take(inputs: Any) -> None:
     with pytest.raises(BadInput, match=r"the model takes the data as they are.*the first inputs are \(2, \d\)"):
-        prepare(net(), (inputs, LABELS))
+        open_session(net(), (inputs, LABELS))
 
 
 def test_a_dataclass_holds_logits_as_well() -> None:

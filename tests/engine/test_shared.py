@@ -19,16 +19,18 @@ from torch import Tensor, nn
 import dropscope as ds
 from dropscope.engine import shared as shared_module
 from dropscope.engine.cost import Blocks
+from dropscope.engine.engine import WorkUnit
+from dropscope.engine.executor import Chunk
 from dropscope.engine.graph import CaptureFailed
-from dropscope.engine.loop import run_reference
-from dropscope.engine.session import prepare
-from dropscope.engine.shared import Shared
+from dropscope.engine.loop import LoopEngine
+from dropscope.engine.session import open_session
+from dropscope.engine.shared import SharedEngine
 from dropscope.engine.tree import cut
 from dropscope.injection.resolution import resolve
 from dropscope.placement.placement import as_placement
 from dropscope.statistics.sums import STATISTICS
 from support import zoo
-from support.engines import MODELS, block_sizes, case, case_of, placements, plain_passes, shared_passes
+from support.engines import MODELS, block_sizes, case, case_of, executor_of, placements, plain_passes, shared_passes
 
 MIB = 1 << 20
 FEW = settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -51,12 +53,12 @@ class OneUnit(nn.Module):
 
 
 def test_one_unit_is_dropped_or_scaled() -> None:
-    setting = prepare(OneUnit().eval(), torch.ones(50, 1), ids=list(range(50)))
-    engine = Shared(setting, setting.resolve(["fc=0.5", "fc=0.2"]), 40, 64 * MIB)
+    session = open_session(OneUnit().eval(), torch.ones(50, 1), ids=list(range(50)))
+    engine = SharedEngine.build(session, session.resolve(["fc=0.5", "fc=0.2"]), 40, 64 * MIB)
     found = {0.5: [], 0.2: []}
-    for unit in engine.units(100):
+    for unit in engine.units_of(100):
         for block in engine.run(unit, {"sum_p", "histogram"}):
-            for numbers, kept in block.parts:
+            for numbers, kept in block.chunks:
                 for i, number in enumerate(numbers):
                     found[(0.5, 0.2)[number]].append(kept.mean[i, :, 0])
     for rate, means in found.items():
@@ -75,10 +77,10 @@ def test_one_unit_is_dropped_or_scaled() -> None:
 @given(data=st.data())
 def test_random_placements_equal_the_plain_loop(name: str, data: Any) -> None:
     some = case(name).drawn(data.draw(st.sampled_from(["per_example", "per_example", "per_pass"])))
-    lives = data.draw(placements(some))
+    resolved = data.draw(placements(some))
     passes = data.draw(st.integers(1, 4))
     blocks = data.draw(block_sizes(4, some.batch.n, passes))
-    fast, slow = shared_passes(some, lives, passes, blocks), plain_passes(some, lives, passes)
+    fast, slow = shared_passes(some, resolved, passes, blocks), plain_passes(some, resolved, passes)
     assert float((fast - slow).abs().max()) <= 1e-5
 
 
@@ -87,19 +89,19 @@ def test_block_sizes_do_not_change_a_mask(name: str) -> None:
     """A dropped unit more or less moves a probability by far more than rounding does."""
     some = case(name)
     groups = {"cnn": "all=0.3", "resnet": "conv=0.3", "bert eager": "attention=0.3,ffn=0.2"}
-    lives = [resolve(as_placement(groups[name]), some.setting.site_map)]
-    steps = len(lives[0])
-    whole = shared_passes(some, lives, 5, Blocks(some.batch.n, 5, (10**6,) * steps))
+    resolved = [resolve(as_placement(groups[name]), some.session.site_map)]
+    steps = len(resolved[0])
+    whole = shared_passes(some, resolved, 5, Blocks(some.batch.n, 5, (10**6,) * steps))
     for examples, passes, rows in ((1, 1, 1), (3, 2, 7), (2, 5, 11)):
-        pieces = shared_passes(some, lives, 5, Blocks(examples, passes, (rows,) * steps))
+        pieces = shared_passes(some, resolved, 5, Blocks(examples, passes, (rows,) * steps))
         torch.testing.assert_close(pieces, whole, atol=2e-6, rtol=0)
 
 
-def statistics(engine: Shared, at_most: int, needs: set[str]) -> dict[int, list[Any]]:
+def statistics(engine: SharedEngine, at_most: int, needs: set[str]) -> dict[int, list[Any]]:
     found: dict[int, list[Any]] = {}
-    for unit in engine.units(at_most):
+    for unit in engine.units_of(at_most):
         for block in engine.run(unit, needs):
-            for numbers, kept in block.parts:
+            for numbers, kept in block.chunks:
                 for i, number in enumerate(numbers):
                     found.setdefault(int(number), []).append((kept, i))
     return found
@@ -108,77 +110,78 @@ def statistics(engine: Shared, at_most: int, needs: set[str]) -> dict[int, list[
 @pytest.mark.parametrize("memory", [1 * MIB, 64 * MIB])
 @pytest.mark.parametrize("masks", ["per_example", "per_pass"])
 def test_statistics_of_a_run_equal_those_of_the_loop(memory: int, masks: str) -> None:
-    setting = prepare(zoo.cifar(), zoo.images(7), masks=masks, batch_size=4)
+    session = open_session(zoo.cifar(), zoo.images(7), masks=masks, batch_size=4)
     texts = ["conv1=.1,fc1=.5", "conv1=.1,fc1=.2", "conv2=.3", "conv2=.3,conv3=.1", "fc1=.5", "none", "fc1@input=.5"]
-    lives = setting.resolve(texts)
+    resolved = session.resolve(texts)
     needs = {"sum_p", "sum_plogp", "max_moments", "predicted_deviation", "class_moments", "votes"}
     assert needs <= set(STATISTICS)
-    engine = Shared(setting, lives, 6, memory)
+    engine = SharedEngine.build(session, resolved, 6, memory)
     found = statistics(engine, 3, needs)
     assert sorted(found) == list(range(len(texts)))
-    slow = list(run_reference(setting, lives, 6, needs))
+    slow = list(LoopEngine(session, resolved, 6).run(WorkUnit(tuple(range(len(texts)))), needs))
     for number in range(len(texts)):
-        parts = [
-            (kept, i) for block in slow for numbers, kept in block.parts for i, n in enumerate(numbers) if n == number
+        chunks = [
+            (kept, i) for block in slow for numbers, kept in block.chunks for i, n in enumerate(numbers) if n == number
         ]
         for read in ("mean", "mean_entropy", "max_variance", "predicted_deviation", "class_variance"):
             fast_value, slow_value = (
-                torch.cat([getattr(k, read)[i] for k, i in some]) for some in (found[number], parts)
+                torch.cat([getattr(k, read)[i] for k, i in some]) for some in (found[number], chunks)
             )
             torch.testing.assert_close(fast_value, slow_value, atol=1e-5, rtol=1e-4)
 
 
 def test_samples_equal_the_loop_and_its_order() -> None:
-    setting = prepare(zoo.cifar(), zoo.images(5), batch_size=2)
-    lives = setting.resolve(["conv2=.3,fc1=.5"])
-    engine = Shared(setting, lives, 5, 2 * MIB)
-    slow = replace(case("cnn"), setting=setting)
-    for batch in setting.data.batches:
-        with torch.no_grad():
-            fast = engine.samples(batch)
-        assert float((fast - plain_passes(_on(slow, batch), lives, 5)[0]).abs().max()) <= 1e-5
+    session = open_session(zoo.cifar(), zoo.images(5), batch_size=2)
+    resolved = session.resolve(["conv2=.3,fc1=.5"])
+    engine = SharedEngine.build(session, resolved, 5, 2 * MIB)
+    slow = replace(case("cnn"), session=session)
+    for batch in session.data.batches:
+        fast = torch.full((5, batch.n, 10), float("nan"))
+        for block in engine.samples(0, batch, range(5)):
+            fast[block.first : block.first + len(block.probabilities), block.rows] = block.probabilities
+        assert float((fast - plain_passes(_on(slow, batch), resolved, 5)[0]).abs().max()) <= 1e-5
 
 
 def _on(some: Any, batch: Any) -> Any:
-    return replace(some, setting=some.setting.with_data(replace(some.setting.data, batches=(batch,))))
+    return replace(some, session=some.session.with_data(replace(some.session.data, batches=(batch,))))
 
 
 # --- units ------------------------------------------------------------------------------------------------------------
 
 
-def test_units_hold_every_placement_once_twins_included() -> None:
-    setting = prepare(zoo.cifar(), zoo.images(2))
+def test_units_hold_every_placement_once_equivalent_ones_included() -> None:
+    session = open_session(zoo.cifar(), zoo.images(2))
     texts = [f"{site}@{where}={rate}" for site in ("conv1", "fc1") for rate in (0.2, 0.6)
              for where in ("before_activation", "after_activation")]  # fmt: skip
     texts += ["none", "conv1=.2,fc1=.6"]
-    engine = Shared(setting, setting.resolve(texts), 3, 64 * MIB)
+    engine = SharedEngine.build(session, session.resolve(texts), 3, 64 * MIB)
     for at_most in (1, 2, 100):
-        units = engine.units(at_most)
+        units = engine.units_of(at_most)
         assert sorted(n for unit in units for n in unit.numbers) == list(range(len(texts)))
         assert all(len(tree.leaf) <= at_most for unit in units for tree in unit.subtrees)
-    assert engine.computed_as(1) == 0
-    assert engine.computed_as(3) == 2
+    assert engine.equivalent(1) == 0
+    assert engine.equivalent(3) == 2
     only = engine.only([0, 9])
     assert sorted(n for unit in only for n in unit.numbers) == [0, 9]
     assert sorted({n for unit in engine.only([8]) for n in unit.numbers}) == [8]
 
 
 def test_only_gives_the_numbers_of_the_whole() -> None:
-    setting = prepare(zoo.cifar(), zoo.images(3))
+    session = open_session(zoo.cifar(), zoo.images(3))
     texts = [f"conv2={a},fc1={b}" for a in (0.1, 0.5) for b in (0.1, 0.5, 0.9)]
-    engine = Shared(setting, setting.resolve(texts), 4, 64 * MIB)
+    engine = SharedEngine.build(session, session.resolve(texts), 4, 64 * MIB)
     whole = statistics(engine, 100, {"sum_p"})
     for unit in engine.only([1, 4]):
         for block in engine.run(unit, {"sum_p"}):
-            for numbers, kept in block.parts:
+            for numbers, kept in block.chunks:
                 for i, number in enumerate(numbers):
                     (other, j), *_ = whole[int(number)]
                     torch.testing.assert_close(kept.mean[i], other.mean[j], atol=1e-7, rtol=0)
 
 
 def test_cost_counts_the_prefix_once() -> None:
-    setting = prepare(zoo.cifar(), zoo.images(2))
-    engine = Shared(setting, setting.resolve(["none", "fc2@input=.5", "conv1@input=.5"]), 10, 64 * MIB)
+    session = open_session(zoo.cifar(), zoo.images(2))
+    engine = SharedEngine.build(session, session.resolve(["none", "fc2@input=.5", "conv1@input=.5"]), 10, 64 * MIB)
     assert engine.cost(0) == 1.0
     layers = [3 * 16 * 9 * 256, 16 * 32 * 9 * 64, 32 * 64 * 9 * 16, 256 * 128, 128 * 10]
     assert engine.cost(1) == pytest.approx(1 + 10 * layers[-1] / sum(layers), rel=1e-6)
@@ -200,19 +203,19 @@ class Branching(nn.Module):
         return self.fc(torch.relu(h))
 
 
-def refused(model: nn.Module, inputs: Any, text: str, **common: Any) -> str:
-    setting = prepare(model, inputs, **common)
+def reason_against(model: nn.Module, inputs: Any, text: str, **common: Any) -> str:
+    session = open_session(model, inputs, **common)
     with pytest.raises(CaptureFailed) as error:
-        Shared(setting, setting.resolve([text]), 2, 64 * MIB)
+        SharedEngine.build(session, session.resolve([text]), 2, 64 * MIB)
     return str(error.value)
 
 
 def test_a_branch_on_data_is_refused_with_its_reason() -> None:
-    assert "torch.export could not capture the model" in refused(zoo.seeded(Branching), zoo.vectors(), "last=.5")
+    assert "torch.export could not capture the model" in reason_against(zoo.seeded(Branching), zoo.vectors(), "last=.5")
 
 
 def test_a_value_for_all_examples_is_refused() -> None:
-    assert "one value for all examples" in refused(zoo.seeded(Positions), zoo.sequences(3, 5, 8), "position=.5")
+    assert "one value for all examples" in reason_against(zoo.seeded(Positions), zoo.sequences(3, 5, 8), "position=.5")
 
 
 class Positions(nn.Module):
@@ -228,22 +231,22 @@ class Positions(nn.Module):
 
 def test_alpha_dropout_is_refused() -> None:
     net = zoo.seeded(lambda: nn.Sequential(nn.Linear(8, 16), nn.SELU(), nn.AlphaDropout(0.3), nn.Linear(16, 3)))
-    assert "alpha dropout" in refused(net, zoo.vectors(), "own")
+    assert "alpha dropout" in reason_against(net, zoo.vectors(), "own")
 
 
 def test_multinomial_noise_is_refused() -> None:
-    assert "multinomial" in refused(zoo.cifar(), zoo.images(2), "fc1=.5 noise=multinomial")
+    assert "multinomial" in reason_against(zoo.cifar(), zoo.images(2), "fc1=.5 noise=multinomial")
 
 
 def test_two_positions_that_are_one_value_are_refused() -> None:
     text = "fc1@before_activation=.5,fc1@after_activation=.2"
-    assert "one value in the graph" in refused(zoo.cifar(), zoo.images(2), text)
+    assert "one value in the graph" in reason_against(zoo.cifar(), zoo.images(2), text)
 
 
 def test_many_input_shapes_are_refused() -> None:
     batches = [(zoo.sequences(2, length, 8), None) for length in range(3, 13)]
     net = zoo.seeded(MeanOfTokens)
-    assert "10 different shapes" in refused(net, [x for x, _ in batches], "a=.5")
+    assert "10 different shapes" in reason_against(net, [x for x, _ in batches], "a=.5")
 
 
 class MeanOfTokens(nn.Module):
@@ -257,13 +260,12 @@ class MeanOfTokens(nn.Module):
 
 def test_a_graph_that_differs_from_the_loop_is_refused() -> None:
     """The check before every run: a wrong capture never gives numbers."""
-    setting = prepare(zoo.cifar(), zoo.images(3))
-    lives = setting.resolve(["fc1=.5"])
+    session = open_session(zoo.cifar(), zoo.images(3))
+    resolved = session.resolve(["fc1=.5"])
     other = zoo.seeded(zoo.Cifar, seed=1)
-    args, kwargs = setting.on_device(setting.data.batches[0])
-    wrong = shared_module.capture(other, args, kwargs, set(lives[0]))
+    wrong = shared_module.capture(other, session.data.batches[0].call, set(resolved[0]))
     with patch.object(shared_module, "capture", lambda *_: wrong), pytest.raises(CaptureFailed, match="differs from"):
-        Shared(setting, lives, 2, 64 * MIB)
+        SharedEngine.build(session, resolved, 2, 64 * MIB)
 
 
 # --- regressions ------------------------------------------------------------------------------------------------------
@@ -273,12 +275,12 @@ def difference(model: nn.Module, inputs: Any, texts: list[str], passes: int = 3)
     """Without the check before a run, which looks at three placements only."""
     some = case_of(model, inputs)
     worst = 0.0
-    lives = some.setting.resolve(texts)
-    for numbers in shared_module._styles(lives):
-        chosen = [lives[i] for i in numbers]
+    resolved = some.session.resolve(texts)
+    for numbers in shared_module._styles(resolved):
+        chosen = [resolved[i] for i in numbers]
         blocks = Blocks(some.batch.n, passes, (64,) * 8)
         marked = replace(some, captured=shared_module.capture(
-            some.setting.model, some.batch.args, some.batch.kwargs, {p for live in lives for p in live}))  # fmt: skip
+            some.session.model, some.batch.call, {point for each in resolved for point in each}))  # fmt: skip
         worst = max(
             worst,
             float((shared_passes(marked, chosen, passes, blocks) - plain_passes(some, chosen, passes)).abs().max()),
@@ -311,19 +313,16 @@ def test_positions_of_one_place_with_different_masks_stay_apart() -> None:
 
 def test_a_leaf_cut_out_of_its_tree_gives_the_same_passes() -> None:
     some = case("cnn")
-    lives = some.setting.resolve([f"conv2={a},fc1={b}" for a in (0.1, 0.5) for b in (0.1, 0.5)])
-    whole = shared_passes(some, lives, 2, Blocks(4, 2, (10**6,) * 2))
-    from support.engines import executor_of
-
-    engine = executor_of(some, lives)
+    resolved = some.session.resolve([f"conv2={a},fc1={b}" for a in (0.1, 0.5) for b in (0.1, 0.5)])
+    whole = shared_passes(some, resolved, 2, Blocks(4, 2, (10**6,) * 2))
+    executor = executor_of(some, resolved)
     with torch.no_grad():
-        _, reads = engine.plain(*some.setting.on_device(some.batch))
-        for subtree in engine.plan.subtrees:
+        _, reads = executor.plain(some.batch.call)
+        chunk = Chunk(reads, some.batch.keys, range(2), Blocks(4, 2, (1, 1)))
+        for subtree in executor.plan.subtrees:
             for i in range(len(subtree.leaf)):
-                ((_, p),) = engine.passes(
-                    cut(subtree, i, i + 1), reads, some.batch.keys, range(2), Blocks(4, 2, (1, 1))
-                )
-                row = int(np.flatnonzero(engine.plan.twin == subtree.leaf[i])[0])
+                ((_, p),) = executor.passes(cut(subtree, i, i + 1), chunk)
+                row = int(np.flatnonzero(executor.plan.leaf_of == subtree.leaf[i])[0])
                 torch.testing.assert_close(p[0], whole[row], atol=2e-7, rtol=0)
 
 
@@ -351,9 +350,9 @@ def test_a_model_that_mixes_the_examples_of_a_batch_is_looped_over(how: str, cap
     placements = ["g=0.1", "a=0.3", "g=0.2", "g=0.3", "g=0.4"]
     fast, slow = (
         ds.sweep(net, placements, data, passes=4, engine=engine, keep="none", progress=False)
-        for engine in ("auto", "reference")
+        for engine in ("auto", "loop")
     )
-    assert fast.engine == "reference"
+    assert fast.engine == "loop"
     assert any("others of its batch" in r.message or "by itself" in r.message for r in caplog.records)
     pd.testing.assert_frame_equal(fast.rows, slow.rows)
 
@@ -362,12 +361,10 @@ def test_equal_first_examples_hide_no_mixing() -> None:
     net = zoo.seeded(lambda: Coupled("mean")).eval()
     x = torch.randn(30, 6)
     x[:4] = 0
-    assert (
-        ds.sweep(net, ["a=0.3"], (x, torch.arange(30) % 3), passes=2, keep="none", progress=False).engine == "reference"
-    )
+    assert ds.sweep(net, ["a=0.3"], (x, torch.arange(30) % 3), passes=2, keep="none", progress=False).engine == "loop"
 
 
-def test_a_model_that_was_changed_is_captured_anew() -> None:
+def test_a_model_that_was_changed_is_captured_again() -> None:
     """Another activation, another number: the weights are the same, the graph is not."""
 
     class Clipped(nn.Module):
@@ -384,7 +381,7 @@ def test_a_model_that_was_changed_is_captured_anew() -> None:
     def check() -> None:
         fast, slow = (
             ds.sweep(net, ["a=0.5"], data, passes=3, engine=engine, keep="none", progress=False)
-            for engine in ("shared", "reference")
+            for engine in ("shared", "loop")
         )
         np.testing.assert_allclose(fast.rows.aurc, slow.rows.aurc, atol=1e-6)
 
@@ -409,7 +406,7 @@ class WritesElsewhere(WritesIntoItsInput):
         return self.o(torch.relu(self.a(torch.relu((x - 0.5) * 2))))
 
 
-@pytest.mark.parametrize("engine", ["auto", "reference"])
+@pytest.mark.parametrize("engine", ["auto", "loop"])
 def test_a_forward_that_writes_into_its_input_sees_it_fresh_in_every_pass(engine: str) -> None:
     net, clean = zoo.seeded(WritesIntoItsInput).eval(), zoo.seeded(WritesElsewhere).eval()
     x, y = torch.randn(20, 8), torch.arange(20) % 3
@@ -436,17 +433,20 @@ def test_a_pooling_that_takes_feature_maps_for_a_dimension_is_not_passed(pool: C
             return self.f(torch.relu(self.g(pool(self.c(x)).flatten(1))))
 
     net, x = zoo.seeded(Pooled).eval(), torch.randn(7, 4, 6)
-    fast, slow = (ds.sample(net, "c=0.3", x, 5, seed=1, engine=engine) for engine in ("shared", "reference"))
+    fast, slow = (ds.sample(net, "c=0.3", x, 5, seed=1, engine=engine) for engine in ("shared", "loop"))
     torch.testing.assert_close(fast, slow, atol=1e-5, rtol=0)
 
 
 def test_every_site_is_compared_with_the_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A site that only one placement in the middle of many has is among those that are looked at."""
     seen: list[set[str]] = []
-    whole = shared_module.passes_of
-    monkeypatch.setattr(
-        shared_module, "passes_of", lambda s, live, *r: seen.append({p.name for p in live}) or whole(s, live, *r)
-    )
+    samples = LoopEngine.samples
+
+    def watched(loop: LoopEngine, number: int, *rest: Any) -> Any:
+        seen.append({point.name for point in loop.placements[number]})
+        return samples(loop, number, *rest)
+
+    monkeypatch.setattr(LoopEngine, "samples", watched)
     net = zoo.seeded(lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)))
     data = torch.randn(8, 6), torch.arange(8) % 3
     ds.sweep(net.eval(), ["2=0.1", "0=0.3", "2=0.2", "2=0.3", "2=0.4"], data, passes=2, keep="none", progress=False)

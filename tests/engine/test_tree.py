@@ -30,7 +30,7 @@ def test_the_grid_is_a_tree_of_nines() -> None:
     sizes = {tree.first: [len(level.parent) for level in tree.levels] for tree in plan.subtrees}
     assert sizes == {0: [9, 90, 900, 9000], 1: [9, 90, 900], 2: [9, 90], 3: [9]}
     assert sorted(np.concatenate([tree.leaf for tree in plan.subtrees])) == list(range(9999))
-    assert sorted(plan.twin) == list(range(9999))
+    assert sorted(plan.leaf_of) == list(range(9999))
 
 
 def test_multiply_adds_of_one_pass() -> None:
@@ -41,7 +41,7 @@ def test_multiply_adds_of_one_pass() -> None:
 
 
 def test_multiply_adds_of_a_grid_against_the_loop() -> None:
-    """DESIGN counts 112 and 107 times fewer; keeping what comes before the first noise plain saves a little more."""
+    """Counted by hand 112 and 107 times fewer; keeping what comes before the first noise plain saves a little more."""
     layers = np.array([3 * 16 * 9 * 1024, 16 * 32 * 9 * 256, 32 * 64 * 9 * 64, 1024 * 128, 128 * 10])
     for sites, at_least in ((SITES[1:], 112), (SITES, 107)):
         plan = plan_of(zoo.seeded(lambda: zoo.Cifar(32)), zoo.images(2, size=32), PlacementGrid(sites))
@@ -56,18 +56,18 @@ def test_multiply_adds_of_a_grid_against_the_loop() -> None:
 # --- equal by mathematics ---------------------------------------------------------------------------------------------
 
 
-def twins(texts: list[str], model: nn.Module | None = None) -> list[int]:
-    return plan_of(model or zoo.cifar(), zoo.images(2), texts).twin.tolist()
+def leaves(texts: list[str], model: nn.Module | None = None) -> list[int]:
+    return plan_of(model or zoo.cifar(), zoo.images(2), texts).leaf_of.tolist()
 
 
 def test_before_and_after_a_relu_are_one_place() -> None:
     plan = plan_of(zoo.cifar(), zoo.images(2), ["fc1@before_activation=.5", "fc1@after_activation=.5", "fc1@output=.5"])
-    assert plan.twin.tolist() == [0, 0, 0]
+    assert plan.leaf_of.tolist() == [0, 0, 0]
     assert [point.position for point in plan.steps[0].points] == ["after_activation", "before_activation", "output"]
 
 
 def test_gaussian_factors_do_not_pass_a_relu() -> None:
-    found = twins([f"fc1@{where}=.5 noise=gaussian" for where in ("before_activation", "after_activation")])
+    found = leaves([f"fc1@{where}=.5 noise=gaussian" for where in ("before_activation", "after_activation")])
     assert len(set(found)) == 2
 
 
@@ -79,8 +79,8 @@ def test_leaky_relu_is_homogeneous_and_gelu_is_not() -> None:
 
 
 def test_rate_zero_is_no_site() -> None:
-    assert twins(["conv1=0,fc1=.5", "fc1=.5"]) == [0, 0]
-    assert twins(["fc1=0", "none", "fc1=.5"]) == [-1, -1, 0]
+    assert leaves(["conv1=0,fc1=.5", "fc1=.5"]) == [0, 0]
+    assert leaves(["fc1=0", "none", "fc1=.5"]) == [-1, -1, 0]
 
 
 def test_a_channel_mask_moves_through_a_pool_and_an_element_mask_does_not() -> None:
@@ -114,7 +114,7 @@ def test_a_value_with_two_readers_stays_where_it_is() -> None:
 
 def test_noise_at_both_names_of_one_value_is_refused() -> None:
     with pytest.raises(CaptureFailed, match="two positions that are one value"):
-        twins(["fc1@before_activation=.5,fc1@after_activation=.2"])
+        leaves(["fc1@before_activation=.5,fc1@after_activation=.2"])
 
 
 def test_positions_with_different_masks_are_two_steps() -> None:
