@@ -103,13 +103,12 @@ class LoopEngine:
 
     def _forward(self, noise: Noise, batch: Batch, first: int, count: int) -> Tensor:
         session = self.session
-        call = batch.call.to(session.device)
         if not self.fold:
             noise.at(pass_=first, ids=batch.keys)
-            return session.forward(call).unsqueeze(0)
+            return session.forward(batch.call).unsqueeze(0)
         numbers = torch.arange(first, first + count, device=session.device).repeat_interleave(batch.n)
         noise.at(pass_=numbers, ids=batch.keys.repeat(count))
-        folded = call.repeat(count)
+        folded = session.fed(batch.call).repeat(count)
         p = probabilities(session.running(*folded.args, **folded.kwargs), session.outputs, check=False)
         return p.reshape(count, batch.n, *p.shape[1:])
 

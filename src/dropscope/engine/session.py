@@ -64,14 +64,21 @@ class Session:
 
     def forward(self, call: Call) -> Tensor:
         """Probabilities [examples, classes, …] of one forward, noise or none, as the open context has it."""
-        return probabilities(call.run(self.running), self.outputs)
+        return probabilities(self.fed(call).run(self.running), self.outputs)
+
+    def fed(self, call: Call) -> Call:
+        """The call as the model that runs takes it: on its device, numbers in its precision."""
+        call = call.to(self.device)
+        if self.half is None:
+            return call
+        return call.map(lambda t: t.to(torch.bfloat16) if t.is_floating_point() else t)
 
     def disturbed(self, resolved: ResolvedPlacement, may_wait: bool = False) -> AbstractContextManager[Noise]:
         return disturbed(self.running, resolved, self.site_map, self.seed, self.masks, may_wait)
 
     def plain(self, batch: Batch) -> Tensor:
         with self.disturbed({}):
-            return self.forward(batch.call.to(self.device))
+            return self.forward(batch.call)
 
     def resolve(self, placements: Sequence[Placement | str]) -> list[ResolvedPlacement]:
         return [resolve(as_placement(placement), self.site_map) for placement in placements]

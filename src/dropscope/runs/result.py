@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from dropscope import scores
-from dropscope.errors import BadInput, nearest
+from dropscope.checks import check_choice
 
 RANKING = tuple(name for name, score in scores.TABLE.items() if score.takes == "ranking")
 
@@ -61,15 +61,6 @@ class Run:
         Raises:
             BadInput: For a score that the rows do not have.
         """
-        check_score(score)
-        if score not in self.rows:
-            known = [name for name in RANKING if name in self.rows]
-            raise BadInput(f"score must be one of {', '.join(known)}", "score", score, nearest(score, known))
+        check_choice(score, "score", [name for name in RANKING if name in self.rows])
         rising = scores.TABLE[score].direction == "lower"
         return self.rows.sort_values(score, ascending=rising, kind="stable").head(count)
-
-
-def check_score(name: str) -> None:
-    """Refuses what is no ranking score."""
-    if name not in RANKING:
-        raise BadInput("score must be a ranking score", "score", name, nearest(str(name), RANKING))

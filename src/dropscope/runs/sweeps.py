@@ -22,7 +22,7 @@ from dropscope.measures import Measure
 from dropscope.model import Outputs
 from dropscope.placement import Placement, as_placement
 from dropscope.runs.passes import LABELS
-from dropscope.runs.result import RANKING, Run, check_score
+from dropscope.runs.result import RANKING, Run
 from dropscope.runs.rows import RowMaker
 from dropscope.runs.runner import Job, run_job
 from dropscope.runs.store import Store
@@ -97,7 +97,7 @@ def sweep(
         (['0=0.2', '0=0.5'], 10, 3)
     """
     count = _kept(keep)
-    check_score(objective)
+    check_choice(objective, "objective", RANKING)
     store = None if out is None else Store(out)
     asked = _asked(placements, passes, measures, scores, objective, label)
     session = open_session(
@@ -172,7 +172,7 @@ def plan_sweep(
         >>> plan.engine, plan.placements, plan.computed
         ('shared', 2, 2)
     """
-    check_score(objective)
+    check_choice(objective, "objective", RANKING)
     asked = _asked(placements, passes, measures, scores, objective, label)
     session = open_session(
         model, data, seed=seed, masks=masks, outputs=outputs, ids=ids, groups=groups, batch_size=batch_size,
@@ -196,7 +196,7 @@ def _asked(
     check_passes(passes)
     check_choice(label, "label", LABELS)
     for name in scores or ():
-        check_score(name)
+        check_choice(name, "scores", RANKING)
     if placements is None:
         remedy = "pass a PlacementGrid or a list of texts"
         raise BadInput("placements must be given", "placements", None, remedy)
