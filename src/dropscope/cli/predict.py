@@ -10,47 +10,51 @@ import typer
 from dropscope.cli.app import AsJson, DryRun, ModelName, Seed, app, words
 from dropscope.cli.console import print_json, records, stderr, stdout
 from dropscope.errors import BadInput
-from dropscope.loading import load_model
-from dropscope.measures import SEGMENTATION
-from dropscope.volumes import planned
-from dropscope.volumes import predict as run_predict
 
 
 @app.command()
 def predict(
     model: ModelName,
     placement: Annotated[str, typer.Option(help="Where noise goes, such as 'own', 'all=0.2' or 'up.1=0.3'.")],
-    image: Annotated[
+    images: Annotated[
         list[str],
-        typer.Option(help="A NIfTI file, a folder, or a.nii.gz,b.nii.gz for channels of one case; may be repeated."),
+        typer.Option(
+            "--image", help="A NIfTI file, a folder, or a.nii.gz,b.nii.gz for channels of one case; may be repeated."
+        ),
     ],
-    out: Annotated[str, typer.Option(help="Folder for the maps; cases that are there already are not done again.")],
+    out: Annotated[str, typer.Option(help="Folder of the maps; finished cases in it are not predicted again.")],
     roi: Annotated[
         str | None,
-        typer.Option(help="Window, such as 128x128x16; 128x128 for the slices of a 2-D network; else the whole."),
+        typer.Option(help="Window, such as 128x128x16; 128x128 for the slices of a 2-D network. Default: all at once."),
     ] = None,
     overlap: Annotated[float, typer.Option(help="Share of a window that the next one covers again.")] = 0.25,
     passes: Annotated[int, typer.Option(help="Passes.")] = 50,
-    measures: Annotated[str, typer.Option(help="Measures, comma-separated.")] = ",".join(SEGMENTATION),
+    measures: Annotated[
+        str | None, typer.Option(help="Measures, comma-separated. Default: the four of segmentation-measures.")
+    ] = None,
     scale: Annotated[
-        str, typer.Option(help="percentiles: of each channel the 5th becomes 0 and the 95th 1. Or none.")
+        str, typer.Option(help="percentiles: the 5th of each channel becomes 0 and the 95th 1. Or none.")
     ] = "percentiles",
     outputs: Annotated[
         str, typer.Option(help="What the model returns: logits, probabilities, binary_logit.")
     ] = "logits",
     masks: Annotated[
-        str, typer.Option(help="per_example: each window its own draw; per_pass: one draw for all windows of a pass.")
+        str, typer.Option(help="per_example: a draw for each window; per_pass: one for all windows of a pass.")
     ] = "per_example",
     batch_size: Annotated[int, typer.Option(help="Windows at once.")] = 4,
     seed: Seed = 0,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda; where the model is if not given.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: where the model is.")] = None,
     memory: Annotated[str, typer.Option(help="Memory budget of the statistics, such as 4GiB.")] = "auto",
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Label map and uncertainty maps of volumes, as NIfTI with the geometry of the image."""
+    from dropscope import volumes
+    from dropscope.loading import load_model
+    from dropscope.measures import SEGMENTATION
+
     options: dict[str, Any] = {
-        "passes": passes, "measures": tuple(words(measures)),
+        "passes": passes, "measures": SEGMENTATION if measures is None else tuple(words(measures)),
         "roi": _sides(roi), "overlap": overlap, "seed": seed, "masks": masks, "outputs": outputs, "scale": scale,
         "batch_size": batch_size, "device": device, "memory": memory,
     }  # fmt: skip
@@ -58,14 +62,14 @@ def predict(
     for remark in loaded.remarks:
         stderr().print(f"remark: {remark}")
     if dry_run:
-        plan = planned(loaded.module, placement, image, out, **options)
+        plan = volumes.plan_prediction(loaded.module, placement, images, out, **options)
         if as_json:
             cases = [asdict(case) | {"files": [str(file) for file in case.files]} for case in plan.cases]
             print_json(asdict(plan) | {"cases": cases})
         else:
             stdout().print(str(plan), soft_wrap=True)
         return
-    table = run_predict(loaded.module, placement, image, out, **options)
+    table = volumes.predict(loaded.module, placement, images, out, **options)
     if as_json:
         print_json({"folder": out, "cases": records(table)})
         return
@@ -83,6 +87,7 @@ def _sides(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     try:
-        return tuple(int(part) for part in text.lower().replace("×", "x").split("x"))
+        return tuple(int(part) for part in text.lower().replace("×", "x").replace(",", "x").split("x"))
     except ValueError as error:
-        raise BadInput("a window is written by its sides", "--roi", text, "write --roi 128x128x16") from error
+        what = "--roi must be the sides of a window, joined by x"
+        raise BadInput(what, "--roi", text, "write --roi 128x128x16") from error
