@@ -3,7 +3,7 @@
 from dropscope.engine.choice import choose_engine
 from dropscope.engine.engine import Engine, StatisticsBlock, Tick, WorkUnit, quiet
 from dropscope.engine.loop import LoopEngine, rows_at_once
-from dropscope.engine.session import Session, open_session, precise
+from dropscope.engine.session import Session, SessionOptions, open_session, precise
 from dropscope.engine.summary import PlanSummary
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "LoopEngine",
     "PlanSummary",
     "Session",
+    "SessionOptions",
     "StatisticsBlock",
     "Tick",
     "WorkUnit",

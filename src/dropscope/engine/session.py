@@ -9,7 +9,7 @@ import copy
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +100,21 @@ class Session:
         return replace(self, data=data)
 
 
+class SessionOptions(TypedDict, total=False):
+    """The keyword-only parameters of `open_session`, for functions that hand them on."""
+
+    seed: int
+    masks: str
+    outputs: Outputs
+    ids: Sequence[Any] | str | None
+    groups: Sequence[Hashable] | str | None
+    batch_size: int
+    device: str | torch.device | None
+    precision: str
+    keys: Keys | None
+    ignore_label: int | None
+
+
 def open_session(
     model: nn.Module,
     data: Any,
@@ -115,7 +130,30 @@ def open_session(
     keys: Keys | None = None,
     ignore_label: int | None = None,
 ) -> Session:
-    """Reads and checks everything; raises `BadInput` before any pass is run."""
+    """Reads and checks everything, before any pass is run.
+
+    Args:
+        model: A trained model. It is left exactly as it was.
+        data: `(inputs, labels)`, inputs alone, a Dataset, a DataLoader, an iterable of batches, or a tokenised
+            `datasets.Dataset`. Inputs are a tensor, a tuple of tensors or a dict of tensors.
+        seed: Seed of the noise. The same seed, placement and example give the same masks everywhere.
+        masks: "per_example" draws a mask for every example, as nn.Dropout does; "per_pass" one for all of a pass.
+        outputs: What the model returns: "logits", "probabilities", "binary_logit", "multilabel_logits", or a function
+            from its output to probabilities.
+        ids: What keys an example's noise: its own inputs (None), one id per example, "index", or a field of dicts.
+        groups: One per example (patient, volume), or a field of dicts. Intervals resample groups, not examples.
+        batch_size: Examples per batch, for data that is not in batches yet.
+        device: Where to run; where the model is, if None.
+        precision: "fp32", or "bf16" for a copy of the model in half precision.
+        keys: For dicts: the names of input and label, such as ("image", "label").
+        ignore_label: The label of what counts nowhere, in dense labels.
+
+    Returns:
+        The session.
+
+    Raises:
+        BadInput: For anything that cannot be used.
+    """
     model = unwrap(model)
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
         what, remedy = "passes must run at the stated precision", "leave the autocast context"

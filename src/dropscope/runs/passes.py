@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from typing_extensions import Unpack
 
 from dropscope import measures as measures_module
 from dropscope.checks import check_choice, check_passes
-from dropscope.data import Keys
-from dropscope.engine import Engine, Session, StatisticsBlock, choose_engine, open_session, precise
+from dropscope.engine import Engine, Session, SessionOptions, StatisticsBlock, choose_engine, open_session, precise
 from dropscope.measures import Measure
-from dropscope.model import Outputs
+from dropscope.parameters import shares
 from dropscope.placement import Placement
 from dropscope.progress import track
 from dropscope.statistics import PassStatistics, from_passes
@@ -24,22 +24,16 @@ LABELS = ("mean", "plain")
 Chosen = Sequence[str | Callable[..., Tensor]] | None
 
 
+@shares(open_session, without=("groups", "ignore_label"))
 def sample(
     model: nn.Module,
     placement: Placement | str,
     data: Any,
     passes: int = 100,
     *,
-    seed: int = 0,
     engine: str = "auto",
-    masks: str = "per_example",
-    outputs: Outputs = "logits",
-    ids: Sequence[Any] | str | None = None,
-    batch_size: int = 256,
-    device: str | torch.device | None = None,
-    precision: str = "fp32",
-    keys: Keys | None = None,
     progress: bool | None = None,
+    **options: Unpack[SessionOptions],
 ) -> Tensor:
     """Class probabilities of every pass.
 
@@ -50,16 +44,7 @@ def sample(
         placement: Which sites get which noise at which rate, such as "last=0.5", "conv2=0.3,fc1=0.5" or "own".
         data: Inputs, or anything `uncertainty` takes.
         passes: How many stochastic forwards.
-        seed: Seed of the noise. The same seed, placement and example give the same masks everywhere.
         engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
-        masks: "per_example" draws a mask for every example, as nn.Dropout does; "per_pass" one for all of a pass.
-        outputs: What the model returns: "logits", "probabilities", "binary_logit", "multilabel_logits", or a function
-            from its output to probabilities.
-        ids: What keys an example's noise: its own inputs (None), one id per example, "index", or a field of dicts.
-        batch_size: Examples per batch, for data that is not in batches yet.
-        device: Where to run; where the model is, if None.
-        precision: "fp32", or "bf16" for a copy of the model in half precision.
-        keys: For dicts: the names of input and label, such as ("image", "label").
         progress: True or False; None shows progress where it is read.
 
     Returns:
@@ -75,10 +60,7 @@ def sample(
         torch.Size([5, 2, 3])
     """
     check_passes(passes)
-    session = open_session(
-        model, data, seed=seed, masks=masks, outputs=outputs, ids=ids, batch_size=batch_size, device=device,
-        precision=precision, keys=keys,
-    )  # fmt: skip
+    session = open_session(model, data, **options)
     running = _engine(session, placement, passes, engine)
     batches = running.session.data.batches
     with track("sampling", session.data.n * passes, show=progress) as tick:
@@ -89,6 +71,7 @@ def sample(
     return _in_order(torch.cat(drawn, 1), running.session, 1)
 
 
+@shares(open_session)
 def uncertainty(
     model: nn.Module,
     placement: Placement | str,
@@ -96,19 +79,10 @@ def uncertainty(
     passes: int = 100,
     *,
     measures: Chosen = None,
-    seed: int = 0,
     label: str = "mean",
     engine: str = "auto",
-    masks: str = "per_example",
-    outputs: Outputs = "logits",
-    ids: Sequence[Any] | str | None = None,
-    groups: Sequence[Hashable] | str | None = None,
-    batch_size: int = 256,
-    device: str | torch.device | None = None,
-    precision: str = "fp32",
-    keys: Keys | None = None,
-    ignore_label: int | None = None,
     progress: bool | None = None,
+    **options: Unpack[SessionOptions],
 ) -> pd.DataFrame:
     """A row per example: its prediction, and each measure of its uncertainty.
 
@@ -119,19 +93,8 @@ def uncertainty(
             `datasets.Dataset`. Inputs are a tensor, a tuple of tensors or a dict of tensors.
         passes: How many stochastic forwards.
         measures: Names from `dropscope.measures`, or functions of your own; None takes `measures.DEFAULT`.
-        seed: Seed of the noise. The same seed, placement and example give the same masks everywhere.
         label: Whether "mean" (the averaged passes) or "plain" (the pass without noise) decides the prediction.
         engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
-        masks: "per_example" draws a mask for every example, as nn.Dropout does; "per_pass" one for all of a pass.
-        outputs: What the model returns: "logits", "probabilities", "binary_logit", "multilabel_logits", or a function
-            from its output to probabilities.
-        ids: What keys an example's noise: its own inputs (None), one id per example, "index", or a field of dicts.
-        groups: One per example (patient, volume), or a field of dicts; a column of the table.
-        batch_size: Examples per batch, for data that is not in batches yet.
-        device: Where to run; where the model is, if None.
-        precision: "fp32", or "bf16" for a copy of the model in half precision.
-        keys: For dicts: the names of input and label, such as ("image", "label").
-        ignore_label: The label of what counts nowhere, in dense labels.
         progress: True or False; None shows progress where it is read.
 
     Returns:
@@ -149,10 +112,7 @@ def uncertainty(
         (['id', 'label', 'prediction', 'correct', 'variation_predicted'], 6)
     """
     check_choice(label, "label", LABELS)
-    session = open_session(
-        model, data, seed=seed, masks=masks, outputs=outputs, ids=ids, groups=groups, batch_size=batch_size,
-        device=device, precision=precision, keys=keys, ignore_label=ignore_label,
-    )  # fmt: skip
+    session = open_session(model, data, **options)
     frames = []
     running, blocks = _measured(session, placement, passes, measures, engine, progress)
     for block, values in blocks:
@@ -163,6 +123,7 @@ def uncertainty(
     return table if order is None else table.iloc[np.argsort(order.numpy())].reset_index(drop=True)
 
 
+@shares(open_session, without=("groups", "ignore_label"))
 def maps(
     model: nn.Module,
     placement: Placement | str,
@@ -170,16 +131,9 @@ def maps(
     passes: int = 50,
     *,
     measures: Chosen = None,
-    seed: int = 0,
     engine: str = "auto",
-    masks: str = "per_example",
-    outputs: Outputs = "logits",
-    ids: Sequence[Any] | str | None = None,
-    batch_size: int = 256,
-    device: str | torch.device | None = None,
-    precision: str = "fp32",
-    keys: Keys | None = None,
     progress: bool | None = None,
+    **options: Unpack[SessionOptions],
 ) -> dict[str, Tensor]:
     """Uncertainty per voxel, pixel or label.
 
@@ -189,16 +143,7 @@ def maps(
         data: Inputs, or anything `uncertainty` takes; examples of one shape.
         passes: How many stochastic forwards.
         measures: Names from `dropscope.measures`, or functions of your own; None takes `measures.DEFAULT`.
-        seed: Seed of the noise. The same seed, placement and example give the same masks everywhere.
         engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
-        masks: "per_example" draws a mask for every example, as nn.Dropout does; "per_pass" one for all of a pass.
-        outputs: What the model returns: "logits", "probabilities", "binary_logit", "multilabel_logits", or a function
-            from its output to probabilities.
-        ids: What keys an example's noise: its own inputs (None), one id per example, "index", or a field of dicts.
-        batch_size: Examples per batch, for data that is not in batches yet.
-        device: Where to run; where the model is, if None.
-        precision: "fp32", or "bf16" for a copy of the model in half precision.
-        keys: For dicts: the names of input and label, such as ("image", "label").
         progress: True or False; None shows progress where it is read.
 
     Returns:
@@ -214,10 +159,7 @@ def maps(
         >>> {name: tuple(value.shape) for name, value in result.items()}
         {'bald': (2, 8, 8), 'prediction': (2, 8, 8)}
     """
-    session = open_session(
-        model, data, seed=seed, masks=masks, outputs=outputs, ids=ids, batch_size=batch_size, device=device,
-        precision=precision, keys=keys,
-    )  # fmt: skip
+    session = open_session(model, data, **options)
     parts: dict[str, list[Tensor]] = {}
     running, blocks = _measured(session, placement, passes, measures, engine, progress)
     for block, values in blocks:
