@@ -25,7 +25,7 @@ from torch import Tensor
 from dropscope.engine.session import precise
 from dropscope.measures import SEGMENTATION, TABLE
 from dropscope.statistics.running import PassStatistics
-from dropscope.studies.segmentation_measures.unet import UNet
+from dropscope.studies.segmentation_measures.networks import UNet
 from timing import machine, milliseconds, ratio, table
 
 SHAPE, CLASSES, PASSES, BINS, FLOOR = (128, 128, 16), 3, 50, 100, 1e-7

@@ -1,4 +1,4 @@
-"""Small volumes for the tests of the segmentation study: prepared ones in memory, and Decathlon folders on disk."""
+"""Small volumes for tests of the segmentation study: prepared ones in memory, and Decathlon folders on disk."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from dropscope.studies.segmentation_measures.phantom import phantom
-from dropscope.studies.segmentation_measures.preparing import Prepared, prepare_volumes
+from dropscope.studies.segmentation_measures.phantom import make_phantom
+from dropscope.studies.segmentation_measures.preparation import Prepared, prepare_volumes
 
 
 def prepared_phantom(sizes: tuple[int, int, int] = (3, 1, 3)) -> Prepared:
-    return prepare_volumes(phantom(sizes, 0, (24, 24, 4), (1.2, 1.2, 6.0)), (24, 24, 4), show=False)
+    return prepare_volumes(make_phantom(sizes, 0, (24, 24, 4), (1.2, 1.2, 6.0)), (24, 24, 4), show=False)
 
 
 def save(path: Path, array: np.ndarray, affine: np.ndarray | None = None) -> Path:

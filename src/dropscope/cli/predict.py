@@ -12,8 +12,8 @@ from dropscope.cli.console import print_json, records, stderr, stdout
 from dropscope.errors import BadInput
 
 
-@app.command()
-def predict(
+@app.command("predict")
+def run_predict(
     model: ModelName,
     placement: Annotated[str, typer.Option(help="Where noise goes, such as 'own', 'all=0.2' or 'up.1=0.3'.")],
     images: Annotated[

@@ -1,6 +1,33 @@
-"""NIfTI volumes: reading, sliding windows, and predictions with uncertainty maps."""
+"""NIfTI volumes: reading and writing, sliding windows, and predictions with uncertainty maps."""
 
-from dropscope.volumes.nifti import CHANNEL, by_case
-from dropscope.volumes.prediction import planned, predict
+from dropscope.volumes.nifti import (
+    Header,
+    channel_owner,
+    check_aligned,
+    group_by_case,
+    list_volumes,
+    read_header,
+    read_intensities,
+    read_voxels,
+    scale_intensities,
+    volume_name,
+    write_volume,
+)
+from dropscope.volumes.prediction import PredictionPlan, plan_prediction, predict
 
-__all__ = ["CHANNEL", "by_case", "planned", "predict"]
+__all__ = [
+    "Header",
+    "PredictionPlan",
+    "channel_owner",
+    "check_aligned",
+    "group_by_case",
+    "list_volumes",
+    "plan_prediction",
+    "predict",
+    "read_header",
+    "read_intensities",
+    "read_voxels",
+    "scale_intensities",
+    "volume_name",
+    "write_volume",
+]

@@ -12,10 +12,18 @@ from sklearn.metrics import average_precision_score
 
 import dropscope as ds
 from dropscope.studies.segmentation_measures import tables
-from dropscope.studies.segmentation_measures.evaluation import BASELINES, FOUR, MEASURES, costs, evaluate, maps_of
-from dropscope.studies.segmentation_measures.judged import judged
-from dropscope.studies.segmentation_measures.preparing import Prepared
-from dropscope.studies.segmentation_measures.unet import UNet
+from dropscope.studies.segmentation_measures.claims import judge_claims
+from dropscope.studies.segmentation_measures.evaluation import (
+    BASELINES,
+    FOUR,
+    MEASURES,
+    compute_maps,
+    evaluate,
+    measure_costs,
+)
+from dropscope.studies.segmentation_measures.networks import UNet
+from dropscope.studies.segmentation_measures.preparation import Prepared
+from dropscope.studies.segmentation_measures.rows import LABELS, mean_auprc
 from support.small_volumes import plain_prepared, prepared_phantom
 
 PLACEMENT = "dropout=0.4 noise=gaussian"
@@ -84,7 +92,7 @@ def test_rows_equal_a_direct_computation_from_stored_passes(net: UNet, prepared:
 
 
 def test_maps_equal_numpy_histograms_voxel_by_voxel(net: UNet, prepared: Prepared) -> None:
-    found = maps_of(net, prepared, CASES[:1], PLACEMENT, 12, 1, torch.device("cpu"))[0]
+    found = compute_maps(net, prepared, CASES[:1], PLACEMENT, 12, 1, torch.device("cpu"))[0]
     ids = [prepared.names[CASES[0]]]
     stored = ds.sample(net, PLACEMENT, prepared.images[CASES[:1]], passes=12, seed=1, ids=ids, engine="reference")
     passes = stored[:, 0].flatten(2).double().numpy()
@@ -129,7 +137,7 @@ def test_every_measure_and_baseline_has_a_row_per_case(rows: pd.DataFrame) -> No
     names = [row.name for row in MEASURES] + list(BASELINES)
     assert rows.measure.tolist() == names * len(CASES)
     assert {"kullback_leibler_1e-10", "kullback_leibler_1e-3", "averaged_std"} < set(names)
-    assert set(names) == set(tables.SHORT)
+    assert set(names) == set(LABELS)
     assert set(rows.centre) == {"centre A", "centre B", "centre C"}
 
 
@@ -150,7 +158,7 @@ def test_an_image_without_errors_has_no_auprc() -> None:
 
 
 def test_costs_are_of_each_measure_and_of_the_passes(net: UNet, prepared: Prepared) -> None:
-    found = costs(net, prepared, 4, PLACEMENT, 3, 0, torch.device("cpu"))
+    found = measure_costs(net, prepared, 4, PLACEMENT, 3, 0, torch.device("cpu"))
     assert set(found) == {"forward", *(row.name for row in MEASURES)}
     assert all(value > 0 for value in found.values())
 
@@ -168,7 +176,7 @@ def made_rows(order: tuple[float, ...] = (0.6, 0.6, 0.4, 0.2), experiments: int 
         base |= {"case": f"c{case}", "patient": f"p{case}", "centre": "AB"[case % 2], "errors": 3, "voxels": 100}
         base |= {"dice_0": 0.99, "dice_1": 0.7 - 0.01 * (case - 5.5), "dice_2": 0.9}
         missing = e == 0 and case == 0
-        for name in tables.SHORT:
+        for name in LABELS:
             value = np.nan if missing else level.get(name, 0.5) + draw.normal(0, 0.05)
             row = base | {"measure": name, "auprc": value, "errors": 0 if missing else 3}
             # One map's mean follows the loss exactly, every other uncertainty of a case turns it round.
@@ -180,7 +188,7 @@ def made_rows(order: tuple[float, ...] = (0.6, 0.6, 0.4, 0.2), experiments: int 
 
 def test_means_leave_out_images_without_errors_and_count_them() -> None:
     rows = made_rows()
-    values = tables.means(rows)
+    values = mean_auprc(rows)
     expected = rows[(rows.experiment == "e0") & (rows.measure == "bhattacharyya")].auprc.dropna()
     assert len(expected) == 11
     assert values.loc["e0", "bhattacharyya"] == pytest.approx(expected.mean())
@@ -234,9 +242,9 @@ def test_bootstrap_is_of_all_patients_and_of_each_centre() -> None:
 
 def _claims(order: tuple[float, ...]) -> dict[str, str]:
     rows = made_rows(order)
-    measures = tables.per_measure(rows, dict.fromkeys(tables.SHORT, 1.0) | {"averaged_variance": 0.5})
+    measures = tables.per_measure(rows, dict.fromkeys(LABELS, 1.0) | {"averaged_variance": 0.5})
     best = {"experiment": "e1", "dice": {"a": 0.9}, "foreground": 0.8, "cases": 12}
-    found = judged(tables.posteriors(rows), tables.bootstrap(rows), measures, best)
+    found = judge_claims(tables.posteriors(rows), tables.bootstrap(rows), measures, best)
     return {claim.name: claim.verdict for claim in found}
 
 

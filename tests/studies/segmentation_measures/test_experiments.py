@@ -21,28 +21,27 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from dropscope.cli import app
-from dropscope.errors import BadInput
-from dropscope.studies.segmentation_measures import experiments as under_test
-from dropscope.studies.segmentation_measures import presets, study
-from dropscope.studies.segmentation_measures.dice_training import Regime
+from dropscope.studies.segmentation_measures import study, units, workers
 from dropscope.studies.segmentation_measures.estimates import worker_bytes
-from dropscope.studies.segmentation_measures.exhibits import EXHIBITS, read_exhibits
-from dropscope.studies.segmentation_measures.experiments import Experiment, grid, networks
-from dropscope.studies.segmentation_measures.planning import Planned, plan
-from dropscope.studies.segmentation_measures.presets import PRESETS, Phantoms
-from dropscope.studies.segmentation_measures.study import run, trained_network
+from dropscope.studies.segmentation_measures.experiments import Experiment, make_grid, plan_networks
+from dropscope.studies.segmentation_measures.options import Options
+from dropscope.studies.segmentation_measures.presets import PRESETS, Phantoms, Preset, Regime
+from dropscope.studies.segmentation_measures.report import write_report
+from dropscope.studies.segmentation_measures.showcase import EXHIBITS, read_exhibits
+from dropscope.studies.segmentation_measures.study import Plan, plan, run, trained_network
+from support.errors import refused
 from support.small_volumes import decathlon_folder, save
 
 TINY: dict[str, Any] = {
-    "regime": Regime(epochs=None, steps=3, validations=1, batch=1), "features": (2, 4), "passes": 3, "device": "cpu",
-    "workers": 1, "show": False,
+    "steps": 3, "validations": 1, "batch": 1, "features": (2, 4), "passes": 3, "device": "cpu", "workers": 1,
 }  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def tiny_phantoms(monkeypatch: pytest.MonkeyPatch) -> None:
-    smaller = presets.Preset(
-        n_train=(1, 2), rates=(0.3,), regime=TINY["regime"], passes=3, features=(2, 4), n_validation=1, n_test=3,
+    regime = Regime(epochs=None, steps=3, validations=1, batch=1)
+    smaller = Preset(
+        n_train=(1, 2), rates=(0.3,), regime=regime, passes=3, features=(2, 4), n_validation=1, n_test=3,
         phantoms=Phantoms((2, 1, 3), (16, 16, 4), (1.8, 1.8, 6.0)),
     )  # fmt: skip
     monkeypatch.setitem(PRESETS, "smoke", smaller)
@@ -51,12 +50,12 @@ def tiny_phantoms(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def unreported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows alone: drawing takes longer than networks of this size."""
-    monkeypatch.setattr(study, "exhibit", lambda *_: None)
-    monkeypatch.setattr(study.reports, "report", lambda *_: ([], {}))
+    monkeypatch.setattr(study, "make_exhibits", lambda *_: None)
+    monkeypatch.setattr(study, "write_report", lambda *_: ([], {}))
 
 
-def tiny(out: Path, data: str = "phantom", **changes: Any) -> Planned:
-    return plan(data, "smoke", out, **(TINY | changes))
+def tiny(out: Path, data: str = "phantom", **changes: Any) -> Plan:
+    return plan(Options(data, "smoke", out, **(TINY | changes)), show=False)
 
 
 # --- the grid ---------------------------------------------------------------------------------------------------------
@@ -64,35 +63,35 @@ def tiny(out: Path, data: str = "phantom", **changes: Any) -> Planned:
 
 def test_the_papers_grid_has_144_networks() -> None:
     p = PRESETS["paper"]
-    units = networks(grid(p.n_train, p.rates, p.noises), "training")
-    assert len(units) == len({u.name for u in units}) == 144
+    networks = plan_networks(make_grid(p.n_train, p.rates, p.noises), "training")
+    assert len(networks) == len({n.name for n in networks}) == 144
     assert (p.passes, p.regime.epochs, p.regime.batch, p.features) == (50, 600, 1, (16, 32, 64, 128))
     assert p.phantoms == Phantoms((69, 24, 52), (128, 128, 16), (0.30, 0.30, 2.0))
 
 
 def test_small_is_at_least_24_networks() -> None:
     p = PRESETS["small"]
-    assert len(grid(p.n_train, p.rates, p.noises)) == 24
+    assert len(make_grid(p.n_train, p.rates, p.noises)) == 24
 
 
 def test_dropout_at_inference_only_needs_a_network_per_training_set() -> None:
-    units = networks(grid([5, 9], [0.1, 0.3], ["bernoulli", "gaussian"]), "inference")
-    assert [(u.name, u.rate, len(u.experiments)) for u in units] == [("n005-plain", 0.0, 4), ("n009-plain", 0.0, 4)]
+    networks = plan_networks(make_grid([5, 9], [0.1, 0.3], ["bernoulli", "gaussian"]), "inference")
+    assert [(n.name, n.rate, len(n.experiments)) for n in networks] == [("n005-plain", 0.0, 4), ("n009-plain", 0.0, 4)]
 
 
 @pytest.mark.parametrize(
-    ("axes", "said"),
+    ("axes", "name"),
     [
-        (([], [0.1], ["gaussian"]), "--n-train"),
-        (([5, 5], [0.1], ["gaussian"]), "--n-train"),
-        (([5], [1.0], ["gaussian"]), "rate"),
-        (([5], [0.0], ["gaussian"]), "above 0"),
-        (([5], [0.1], ["gausian"]), "gaussian"),
+        (([], [0.1], ["gaussian"]), "n_train"),
+        (([5, 5], [0.1], ["gaussian"]), "n_train"),
+        (([5], [1.0], ["gaussian"]), "rates"),
+        (([5], [0.0], ["gaussian"]), "rates"),
+        (([5], [0.1], ["gausian"]), "noises"),
     ],
 )
-def test_a_grid_that_is_none(axes: tuple[Any, Any, Any], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
-        grid(*axes)
+def test_a_grid_that_is_none(axes: tuple[Any, Any, Any], name: str) -> None:
+    with refused(name):
+        make_grid(*axes)
 
 
 def test_memory_of_a_worker_grows_with_the_batch() -> None:
@@ -109,7 +108,7 @@ def test_a_study_killed_between_units_goes_on_and_ends_with_the_same_rows(
 ) -> None:
     whole = run(tiny(tmp_path / "whole"), show=False).rows
     done: list[str] = []
-    really = under_test.do
+    really = workers.run_unit
 
     def dying(work: Any, network: Any, *rest: Any, **named: Any) -> str:
         if len(done) == 2:
@@ -117,7 +116,7 @@ def test_a_study_killed_between_units_goes_on_and_ends_with_the_same_rows(
         done.append(network.name)
         return really(work, network, *rest, **named)
 
-    monkeypatch.setattr(under_test, "do", dying)
+    monkeypatch.setattr(workers, "run_unit", dying)
     with pytest.raises(KeyboardInterrupt):
         run(tiny(tmp_path / "killed"), show=False)
     there = sorted(path.name for path in (tmp_path / "killed" / "rows").iterdir())
@@ -128,7 +127,7 @@ def test_a_study_killed_between_units_goes_on_and_ends_with_the_same_rows(
         again.append(network.name)
         return really(work, network, *rest, **named)
 
-    monkeypatch.setattr(under_test, "do", counting)
+    monkeypatch.setattr(workers, "run_unit", counting)
     resumed = run(tiny(tmp_path / "killed"), show=False).rows
     assert len(again) == 2
     assert not set(again) & set(done)
@@ -142,9 +141,9 @@ def test_a_network_that_is_there_is_not_trained_again_and_a_finished_study_does_
     planned = tiny(tmp_path)
     rows = run(planned, show=False).rows
     os.remove(planned.work.rows_file(planned.experiments[0]))
-    monkeypatch.setattr(under_test, "train", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(units, "train", lambda *_: pytest.fail("trained again"))
     pd.testing.assert_frame_equal(run(planned, show=False).rows, rows)
-    monkeypatch.setattr(under_test, "evaluate", lambda *_: pytest.fail("evaluated again"))
+    monkeypatch.setattr(units, "evaluate", lambda *_: pytest.fail("evaluated again"))
     pd.testing.assert_frame_equal(run(tiny(tmp_path), show=False).rows, rows)
 
 
@@ -157,7 +156,7 @@ def test_workers_change_no_row_and_every_step_is_shown(tmp_path: Path, monkeypat
         shown.append((what, total, []))
         yield shown[-1][2].append
 
-    monkeypatch.setattr(under_test, "showing", track)
+    monkeypatch.setattr(workers, "track", track)
     one = run(tiny(tmp_path / "one", n_train=[2]), show=False).rows
     two = run(tiny(tmp_path / "two", n_train=[2], workers=2), show=False).rows
     pd.testing.assert_frame_equal(one, two)
@@ -179,8 +178,8 @@ def test_units_have_the_same_threads_whatever_the_number_of_workers(
 def test_workers_leave_with_the_process_that_started_them(tmp_path: Path) -> None:
     """Its parent is killed: a worker that went on would train beside the next run."""
     code = "import os, sys, threading, time\n"
-    code += "from dropscope.studies.segmentation_measures import experiments as e\ne._LOOK = 0.05\n"
-    code += "threading.Thread(target=e._leave_with, args=(os.getppid(),), daemon=True).start()\n"
+    code += "from dropscope.studies.segmentation_measures.workers import _exit_with_parent\n"
+    code += "threading.Thread(target=_exit_with_parent, args=(os.getppid(), 0.05), daemon=True).start()\n"
     code += "open(sys.argv[1], 'w').write(str(os.getpid()))\ntime.sleep(60)\n"
     mark = tmp_path / "pid"
     parent = "import subprocess, sys, time\n"
@@ -215,9 +214,10 @@ def test_a_folder_may_grow_but_holds_one_study(tmp_path: Path) -> None:
     run(tiny(tmp_path, n_train=[1], noises=["gaussian"]), show=False)
     more = run(tiny(tmp_path, n_train=[1, 2], noises=["gaussian"]), show=False)
     assert more.rows.experiment.unique().tolist() == ["n001-gaussian-0.3", "n002-gaussian-0.3"]
-    with pytest.raises(BadInput, match=r"one study.*passes"):
+    with refused("out") as caught:
         run(tiny(tmp_path, passes=4), show=False)
-    with pytest.raises(BadInput, match="one study"):
+    assert "passes" in str(caught.value.received)
+    with refused("out"):
         tiny(tmp_path, seed=1)
 
 
@@ -238,9 +238,9 @@ def test_the_whole_study_leaves_tables_figures_and_a_summary(tmp_path: Path) -> 
     weights = load_file(best.with_suffix(".safetensors"))
     assert all(torch.equal(value, weights[name]) for name, value in net.state_dict().items())
     assert placement == f"dropout=0.3 noise={best.stem.split('-')[1]}"
-    with pytest.raises(BadInput, match="experiment of the study"):
+    with refused("experiment"):
         trained_network(tmp_path, "n009-gaussian-0.3")
-    with pytest.raises(BadInput, match="holds a study"):
+    with refused("folder"):
         trained_network(tmp_path / "none")
     assert not list(tmp_path.rglob(".part-*"))
 
@@ -269,8 +269,8 @@ def test_as_many_classes_as_there_are(tmp_path: Path) -> None:
 
 def test_a_study_without_a_single_error_says_so(tmp_path: Path) -> None:
     rows = run(tiny(tmp_path / "out", n_train=[1]), show=False).rows
-    with pytest.raises(BadInput, match="judged by the voxels that are wrong"):
-        study.reports.report(tmp_path, rows.assign(errors=0), None, {})  # type: ignore[arg-type]
+    with refused("data"):
+        write_report(tmp_path, rows.assign(errors=0), None, {})  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("unreported")
@@ -286,8 +286,9 @@ def test_a_decathlon_folder_and_the_file_it_is_prepared_into(tmp_path: Path) -> 
 
 
 def test_more_training_patients_than_the_data_has(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"2 of 6 patients are left for training.*--n-train"):
+    with refused("n_train") as caught:
         tiny(tmp_path, n_train=[2, 5])
+    assert caught.value.received == 5
     assert not list(tmp_path.iterdir())
 
 
@@ -296,7 +297,7 @@ def test_sizes_of_a_preset_that_the_data_cannot_fill_are_left_out_and_said(
 ) -> None:
     monkeypatch.setitem(PRESETS, "smoke", replace(PRESETS["smoke"], n_train=(1, 2, 50)))
     planned = tiny(tmp_path)
-    assert planned.settings.n_train == (1, 2)
+    assert planned.preset.n_train == (1, 2)
     assert any("50 left out" in remark for remark in planned.remarks)
 
 
@@ -343,7 +344,7 @@ def model(tmp_path: Path) -> str:
 @pytest.mark.usefixtures("unreported")
 def test_another_network_with_dropout_of_its_own(tmp_path: Path, model: str) -> None:
     planned = tiny(tmp_path / "out", model=f"{model}:with_dropout", n_train=[1], noises=["gaussian"])
-    net = planned.work.fresh(planned.units[0], planned.prepared)
+    net = planned.work.build_for(planned.units[0], planned.prepared)
     assert type(net[2]).__name__ == "GaussianFeatureDropout"  # type: ignore[index]
     assert len(run(planned, show=False).rows) > 0
 
@@ -351,7 +352,7 @@ def test_another_network_with_dropout_of_its_own(tmp_path: Path, model: str) -> 
 @pytest.mark.usefixtures("unreported")
 def test_a_network_whose_dropout_is_called_so_and_whose_layers_have_two_names(tmp_path: Path, model: str) -> None:
     planned = tiny(tmp_path / "out", model=f"{model}:Named", n_train=[1], noises=["bernoulli"])
-    assert planned.work.text(Experiment(1, 0.3, "bernoulli")) == "dropout@output=0.3 noise=bernoulli"
+    assert planned.work.placement_of(Experiment(1, 0.3, "bernoulli")) == "dropout@output=0.3 noise=bernoulli"
     assert len(run(planned, show=False).rows) > 0
     weights = load_file(tmp_path / "out" / "networks" / "n001-bernoulli-0.3.safetensors")
     assert torch.equal(weights["again.weight"], weights["last.weight"])
@@ -363,24 +364,25 @@ def test_dropout_at_inference_only_puts_noise_after_every_layer(tmp_path: Path, 
     rows = run(planned, show=False).rows
     assert rows.experiment.nunique() == 2
     assert [path.name for path in (tmp_path / "out" / "networks").glob("*.safetensors")] == ["n001-plain.safetensors"]
-    assert planned.work.text(Experiment(1, 0.3, "gaussian")) == "all=0.3 noise=gaussian"
+    assert planned.work.placement_of(Experiment(1, 0.3, "gaussian")) == "all=0.3 noise=gaussian"
 
 
 def test_networks_and_placements_that_do_not_fit_are_refused_before_any_training(tmp_path: Path, model: str) -> None:
-    for changes, said in (
-        ({"model": f"{model}:without"}, "needs dropout modules"),
-        ({"model": f"{model}:two_classes"}, "returns logits"),
-        ({"model": f"{model}:Tokens"}, "feature maps.*dropout is given tokens"),
-        ({"model": f"{model}:Deep"}, "in training"),
-        ({"placement": "dropout={speed}"}, "--placement"),
-        ({"placement": "nowhere={rate}"}, "names sites"),
-        ({"dropout": "sometimes"}, "--dropout"),
-        ({"device": "cuda"} if not torch.cuda.is_available() else {"device": "meta"}, "device"),
-        ({"workers": 0}, "--workers"),
-        ({"roi": (15, 16, 4)}, "multiples"),
+    for name, value, received in (
+        ("model", f"{model}:without", "Sequential without any"),
+        ("model", f"{model}:two_classes", "(1, 2, 16, 16, 4)"),
+        ("model", f"{model}:Tokens", "tokens at dropout"),
+        ("model", f"{model}:Deep", "not a tensor"),
+        ("placement", "dropout={speed}", "speed"),
+        ("placement", "nowhere={rate}", "nowhere"),
+        ("dropout", "sometimes", "sometimes"),
+        ("device", "cuda" if not torch.cuda.is_available() else "meta", ""),
+        ("workers", 0, "0"),
+        ("roi", (15, 16, 4), "15"),
     ):
-        with pytest.raises(BadInput, match=said):
-            tiny(tmp_path / "out", **changes)
+        with refused(name) as caught:
+            tiny(tmp_path / "out", **{name: value})
+        assert received in str(caught.value.received)
     assert not (tmp_path / "out").exists()
 
 

@@ -1,4 +1,4 @@
-"""The group `dropscope study`: what the commands of the three published studies share."""
+"""The command group `dropscope study`: one command for each published study, and what they share."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from dropscope.cli.console import stdout
 if TYPE_CHECKING:
     from dropscope.report import Claim
 
-
-def print_claims(claims: Iterable[Claim]) -> None:
-    """Each claim with its verdict and our result."""
-    for claim in claims:
-        stdout().print(f"{claim.verdict}: {claim.statement}\n    {claim.ours}", soft_wrap=True)
+study = typer.Typer(cls=Commands, no_args_is_help=True, help="A published study, end to end.")
+app.add_typer(study, name="study")
 
 
 class Preset(str, Enum):
+    """The sizes in which every study comes."""
+
     paper = "paper"
     small = "small"
     smoke = "smoke"
 
 
-study = typer.Typer(cls=Commands, no_args_is_help=True, help="A published study, end to end.")
-app.add_typer(study, name="study")
+def print_claims(claims: Iterable[Claim]) -> None:
+    """Prints each claim with its verdict, and the result that decides it."""
+    for claim in claims:
+        stdout().print(f"{claim.verdict}: {claim.statement}\n    {claim.ours}", soft_wrap=True)

@@ -1,14 +1,13 @@
-"""A folder in the layout of the Medical Segmentation Decathlon, or of nnU-Net (CASE_0000.nii.gz, a file per channel):
-imagesTr, labelsTr, with or without dataset.json.
+"""The folder layout of the Medical Segmentation Decathlon and of nnU-Net (CASE_0000.nii.gz, a file per channel).
 
-Owns finding, pairing and checking the files; every complaint names the file. An optional `cases.csv` (columns case,
-and any of centre, patient, role) says what the layout cannot. Voxels are read when a case is loaded.
+Owns imagesTr, labelsTr, dataset.json (optional) and cases.csv (optional: columns case, and any of centre, patient,
+role, which the layout cannot say). See the room `volumes` for the files. Voxels are read when a case is loaded.
 """
 
 from __future__ import annotations
 
 import json
-import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,20 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from dropscope.errors import BadInput, MissingExtra
-from dropscope.studies.segmentation_measures.volumes import ROLES, Case, Volumes
-from dropscope.volumes import CHANNEL, by_case
-
-_ENDINGS = (".nii.gz", ".nii")
-_LITTER = ("._", ".DS_Store")  # what macOS puts beside the official files
-_AFFINE_TOLERANCE = 1e-3
-_UNREADABLE = (OSError, EOFError, ValueError, zlib.error)
+from dropscope.errors import BadInput, Phrase, first_line
+from dropscope.studies.segmentation_measures.cases import ROLES, Case, Volumes
+from dropscope.volumes import (
+    Header,
+    channel_owner,
+    check_aligned,
+    group_by_case,
+    list_volumes,
+    read_header,
+    read_intensities,
+    read_voxels,
+    volume_name,
+    write_volume,
+)
 
 
 def read_decathlon(folder: str | Path, ignore_label: int | None = None) -> Volumes:
@@ -32,217 +37,162 @@ def read_decathlon(folder: str | Path, ignore_label: int | None = None) -> Volum
     root = Path(folder)
     for part in ("imagesTr", "labelsTr"):
         if not (root / part).is_dir():
-            remedy = "name a folder that holds imagesTr and labelsTr, or write --data phantom"
-            raise BadInput("a Decathlon folder holds imagesTr and labelsTr", "--data", str(root / part), remedy)
-    labels = _files(root / "labelsTr")
-    images = _by_case(_files(root / "imagesTr"), labels)
+            remedy = "name a folder that holds imagesTr and labelsTr, or write data='phantom'"
+            received = Phrase(f"no folder {root / part}")
+            raise BadInput("data must hold the folders imagesTr and labelsTr", "data", received, remedy)
+    labels = {volume_name(path): path for path in list_volumes(root / "labelsTr")}
+    images = _image_files(list_volumes(root / "imagesTr"), labels)
     for name in sorted({*images, *labels}):
         if name not in images or name not in labels:
-            there = images[name][0] if name in images else labels[name]
-            missing = "labelsTr" if name in images else "imagesTr"
-            raise BadInput(
-                "every image has a label of the same name", str(there), f"none in {missing}", "add or remove it"
-            )
-    about = _dataset_json(root / "dataset.json")
-    listed = _cases_csv(root / "cases.csv", sorted(images))
-    shapes = {name: _checked_case(images[name], labels[name]) for name in sorted(images)}
-    _check_alike(shapes, images)
-    channels, spacing = next((c, s) for _, c, s in shapes.values())
+            present = images[name][0] if name in images else labels[name]
+            part = "labelsTr" if name in images else "imagesTr"
+            what = f"{present} must have a partner of its name in {part}"
+            raise BadInput(what, str(present), Phrase("no such file"), "add or remove it")
+    dataset = _read_dataset_json(root / "dataset.json")
+    listed = _read_cases_csv(root / "cases.csv", sorted(images))
+    headers = {name: _check_case(images[name], labels[name]) for name in sorted(images)}
+    _check_alike(headers)
+    first = next(iter(headers.values()))
     cases = tuple(
         Case(
             name,
-            shape,
-            lambda files=images[name], label=labels[name]: _voxels(files, label),  # type: ignore[misc]
+            header.shape,
+            lambda files=images[name], label=labels[name]: _load(files, label),  # type: ignore[misc]
             place=str(images[name][0]),
             **listed.get(name, {"patient": name}),
         )
-        for name, (shape, _, _) in shapes.items()
+        for name, (header, _) in headers.items()
     )
-    ignored = about.get("labels", {}).pop("ignore", None) if isinstance(about.get("labels"), dict) else None
-    if ignored is not None and ignored != ignore_label:  # as nnU-Net marks voxels that nobody labelled
-        remedy = f"write --ignore-label {ignored}"
-        raise BadInput("labels that dataset.json ignores are ignored", "--ignore-label", ignore_label, remedy)
-    classes = _names(about, "labels") or [f"class {i}" for i in range(_highest(labels, ignore_label) + 1)]
-    named = _names(about, "modality", "channel_names") or [f"channel {i}" for i in range(channels)]
+    _check_ignored(dataset, ignore_label)
+    channels = first[1]
+    classes = _names(dataset, "labels") or [f"class {i}" for i in range(_highest_label(labels, ignore_label) + 1)]
+    named = _names(dataset, "modality", "channel_names") or [f"channel {i}" for i in range(channels)]
     if len(named) != channels:
-        remedy = "name as many modalities as the images have channels"
-        raise BadInput(f"the images have {channels} channels", str(root / "dataset.json"), named, remedy)
-    return Volumes(str(root), cases, tuple(named), tuple(classes), spacing)
+        path = root / "dataset.json"
+        what = f"{path} must name the {channels} channels of the images"
+        raise BadInput(what, str(path), named, "name each channel once")
+    return Volumes(str(root), cases, tuple(named), tuple(classes), first[0].spacing)
 
 
-def _files(folder: Path) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(_LITTER):
-            continue
-        ending = next((e for e in _ENDINGS if path.name.endswith(e)), None)
-        if ending is None or not path.is_file():
-            raise BadInput(
-                "a folder of volumes holds .nii or .nii.gz files only", "file", str(path), "move it elsewhere"
-            )
-        name = path.name.removesuffix(ending)
-        if name in found:
-            raise BadInput("a case is one file", str(path), f"also {found[name].name}", "remove one of them")
-        found[name] = path
-    if not found:
-        raise BadInput("a folder of volumes holds .nii or .nii.gz files", "folder", str(folder), "put volumes there")
-    return found
-
-
-def _by_case(images: dict[str, Path], labels: dict[str, Path]) -> dict[str, list[Path]]:
+def _image_files(images: Sequence[Path], labels: dict[str, Path]) -> dict[str, list[Path]]:
     """The files of each case; a number at the end is a channel where labels have none, else it is the case's own."""
-    parted = [CHANNEL.fullmatch(name) for name in images]
-    channels = all(match is not None and match[1] in labels for match in parted)
-    return by_case(list(images.values())) if channels else {name: [path] for name, path in images.items()}
+    if all(channel_owner(path) in labels for path in images):
+        return group_by_case(images)
+    return {volume_name(path): [path] for path in images}
 
 
-def _nibabel() -> Any:
-    try:
-        import nibabel
-    except ImportError as error:
-        raise MissingExtra("reading NIfTI", "nibabel", "medical") from error
-    return nibabel
-
-
-def _opened(path: Path) -> Any:
-    nibabel = _nibabel()
-    try:
-        return nibabel.load(path)
-    except (nibabel.filebasedimages.ImageFileError, *_UNREADABLE) as error:
-        reason = str(error).splitlines()[0][:120]
-        raise BadInput("a volume is a NIfTI file", str(path), reason, "replace or remove the file") from error
-
-
-def _checked_case(files: list[Path], label: Path) -> tuple[tuple[int, ...], int, tuple[float, ...]]:
-    """(spatial shape, channels, spacing) of the files of a case, each of which fits the label."""
-    found = [_checked_headers(image, label) for image in files]
-    for image, (_, channels, _) in zip(files, found, strict=True):
-        if len(files) > 1 and channels > 1:
-            raise BadInput("one of several files holds one channel", str(image), f"{channels} channels", "split it")
-    return found[0][0], sum(channels for _, channels, _ in found), found[0][2]
-
-
-def _checked_headers(image: Path, label: Path) -> tuple[tuple[int, ...], int, tuple[float, ...]]:
-    """(spatial shape, channels, spacing) of a pair of files that fit each other."""
-    opened, marked = _opened(image), _opened(label)
-    shape, dims = tuple(map(int, marked.shape)), len(marked.shape)
+def _check_case(files: Sequence[Path], label: Path) -> tuple[Header, int]:
+    """(header of the first image, cut to the axes of the label; channels) of a case whose files fit each other."""
+    reference = read_header(label)
+    dims = len(reference.shape)
     if dims not in (2, 3):
-        raise BadInput("a label has two or three dimensions", str(label), shape, "save one label map per file")
-    if min(shape) < 2:
+        what = f"{label} must have two or three dimensions"
+        raise BadInput(what, str(label), reference.shape, "save one label map per file")
+    if min(reference.shape) < 2:
         remedy = "leave it out, or save all images and labels of the folder as two-dimensional"
-        raise BadInput("a volume has more than one slice along every axis", str(image), shape, remedy)
-    if tuple(opened.shape[:dims]) != shape or len(opened.shape) > dims + 1:
-        received = f"image {tuple(opened.shape)}, label {shape}"
-        raise BadInput("image and label have the same shape", str(image), received, "resample one to the other")
-    difference = float(np.abs(opened.affine - marked.affine).max())
-    if not difference <= _AFFINE_TOLERANCE:
-        received = f"affines that differ by {difference:g} from those of {label}"
-        raise BadInput("image and label lie in the same place", str(image), received, "resample one to the other")
-    channels = int(opened.shape[dims]) if len(opened.shape) > dims else 1
-    return shape, channels, tuple(float(z) for z in opened.header.get_zooms()[:dims])
+        what = f"{files[0]} must have more than one slice along every axis"
+        raise BadInput(what, str(files[0]), reference.shape, remedy)
+    headers, channels = [read_header(path) for path in files], 0
+    for header in headers:
+        check_aligned(header, reference, dims)
+        own = header.shape[dims] if len(header.shape) > dims else 1
+        if len(header.shape) > dims + 1 or (len(files) > 1 and own > 1):
+            what = f"{header.path} must hold one channel, or alone several along its last axis"
+            raise BadInput(what, str(header.path), header.shape, "save one image per file")
+        channels += own
+    first = headers[0]
+    return Header(first.path, first.shape[:dims], first.affine, first.spacing[:dims]), channels
 
 
-def _check_alike(
-    shapes: dict[str, tuple[tuple[int, ...], int, tuple[float, ...]]], images: dict[str, list[Path]]
-) -> None:
-    names = list(shapes)
-    first = shapes[names[0]]
-    for name in names[1:]:
-        shape, channels, _ = shapes[name]
-        if (len(shape), channels) != (len(first[0]), first[1]):
-            received = f"{len(shape)} dimensions, {channels} channels"
-            remedy = f"{images[names[0]][0]} has {len(first[0])} dimensions, {first[1]} channels: leave out one kind"
-            raise BadInput("all volumes are alike in dimensions and channels", str(images[name][0]), received, remedy)
+def _check_alike(headers: dict[str, tuple[Header, int]]) -> None:
+    reference, channels = next(iter(headers.values()))
+    for header, own in headers.values():
+        if (len(header.shape), own) != (len(reference.shape), channels):
+            wanted = f"{len(reference.shape)} dimensions and {channels} channels"
+            received = Phrase(f"{len(header.shape)} dimensions and {own} channels")
+            what = f"{header.path} must have {wanted}, as {reference.path}"
+            raise BadInput(what, str(header.path), received, "leave out one kind")
 
 
-def _array(path: Path) -> np.ndarray:
-    try:
-        values = np.asarray(_opened(path).dataobj)
-        if values.dtype.kind not in "biuf":
-            raise TypeError(f"voxels of type {values.dtype}, not numbers")
-        return values.astype(np.float32)
-    except (TypeError, *_UNREADABLE) as error:
-        reason = str(error).splitlines()[0][:120]
-        raise BadInput("a volume can be read whole", str(path), reason, "fetch the file again") from error
+def _check_ignored(dataset: dict[str, Any], ignore_label: int | None) -> None:
+    """nnU-Net lists voxels that nobody labelled as a class "ignore": it must be asked for, and is then no class."""
+    ignored = dataset["labels"].pop("ignore", None) if isinstance(dataset.get("labels"), dict) else None
+    if ignored is not None and ignored != ignore_label:
+        what = f"ignore_label must be {ignored}, which dataset.json ignores"
+        raise BadInput(what, "ignore_label", ignore_label, f"write ignore_label={ignored}")
 
 
-def _voxels(files: list[Path], label: Path) -> tuple[Tensor, Tensor]:
-    marks = _label_array(label)
-    channels = [_channels(image, marks.ndim) for image in files]
+def _load(files: Sequence[Path], label: Path) -> tuple[Tensor, Tensor]:
+    marks = _read_labels(label)
+    channels = []
+    for path in files:
+        values = read_intensities(path)
+        channels.append(np.moveaxis(values, -1, 0) if values.ndim > marks.ndim else values[None])
     return torch.from_numpy(np.ascontiguousarray(np.concatenate(channels))), torch.from_numpy(marks)
 
 
-def _channels(image: Path, dims: int) -> np.ndarray:
-    values = _array(image)
-    missing = int((~np.isfinite(values)).sum())
-    if missing:
-        raise BadInput("voxels are numbers", str(image), f"{missing} NaN or infinite voxels", "mend or remove the file")
-    return np.moveaxis(values, -1, 0) if values.ndim > dims else values[None]
-
-
-def _label_array(label: Path) -> np.ndarray:
-    marks = _array(label)
+def _read_labels(path: Path) -> np.ndarray:
+    marks = read_voxels(path)
     wrong = ~np.isfinite(marks) | (marks != np.round(marks))
     if wrong.any():
         remedy = "save class numbers 0, 1, … without interpolation"
-        raise BadInput("labels are whole numbers", str(label), float(marks[wrong][0]), remedy)
+        raise BadInput(f"labels of {path} must be whole numbers", str(path), float(marks[wrong][0]), remedy)
     return marks.astype(np.int64)
 
 
-def _highest(labels: dict[str, Path], ignore_label: int | None) -> int:
+def _highest_label(labels: dict[str, Path], ignore_label: int | None) -> int:
     highest = 0
     for path in labels.values():
-        marks = _label_array(path)
+        marks = _read_labels(path)
         marks = marks if ignore_label is None else marks[marks != ignore_label]
         highest = max(highest, int(marks.max(initial=0)))
     return highest
 
 
-def _dataset_json(path: Path) -> dict[str, Any]:
+def _read_dataset_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        about = json.loads(path.read_text())
+        dataset = json.loads(path.read_text())
     except ValueError as error:
-        raise BadInput("dataset.json is JSON", str(path), str(error)[:120], "mend it, or remove it") from error
-    if not isinstance(about, dict):
-        raise BadInput("dataset.json is an object", str(path), type(about).__name__, "mend it, or remove it")
-    return about
+        raise BadInput(f"{path} must be JSON", str(path), Phrase(first_line(error)), "fix or remove it") from error
+    if not isinstance(dataset, dict):
+        raise BadInput(f"{path} must be a JSON object", str(path), dataset, "fix or remove it")
+    return dataset
 
 
-def _names(about: dict[str, Any], *fields: str) -> list[str]:
+def _names(dataset: dict[str, Any], *fields: str) -> list[str]:
     """Names in order of their numbers: {"0": "background"} as in the Decathlon, {"background": 0} as in nnU-Net."""
-    found: dict[str, Any] = next(
-        (about[name] for name in fields if isinstance(about.get(name), dict) and about[name]), {}
+    entry: dict[str, Any] = next(
+        (dataset[name] for name in fields if isinstance(dataset.get(name), dict) and dataset[name]), {}
     )
+    remedy = 'write {"0": "background", "1": …} without gaps, in dataset.json and in the label files'
     try:
-        numbered = all(str(key).isdigit() for key in found)
-        named = {int(key) if numbered else int(found[key]): str(found[key] if numbered else key) for key in found}
+        numbered = all(str(key).isdigit() for key in entry)
+        named = {int(key) if numbered else int(entry[key]): str(entry[key] if numbered else key) for key in entry}
     except (TypeError, ValueError) as error:
-        raise BadInput("dataset.json numbers its names", fields[0], found, 'write {"0": "background", …}') from error
-    if sorted(named) != list(range(len(found))):
-        remedy = "number them 0, 1, 2, … without gaps, in dataset.json and in the label files"
-        raise BadInput("dataset.json numbers its names without gaps", fields[0], found, remedy)
+        raise BadInput(f"{fields[0]} of dataset.json must be numbered", fields[0], entry, remedy) from error
+    if sorted(named) != list(range(len(entry))):
+        raise BadInput(f"{fields[0]} of dataset.json must be numbered 0, 1, 2, …", fields[0], entry, remedy)
     return [named[number] for number in sorted(named)]
 
 
-def _cases_csv(path: Path, names: list[str]) -> dict[str, dict[str, Any]]:
+def _read_cases_csv(path: Path, names: list[str]) -> dict[str, dict[str, Any]]:
     """What the table says of each case; every case is listed, or there is no table."""
     if not path.exists():
         return {}
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise BadInput("cases.csv is a table", str(path), str(error)[:120], "mend it, or remove it") from error
+        raise BadInput(f"{path} must be a table", str(path), Phrase(first_line(error)), "fix or remove it") from error
     if "case" not in table.columns or sorted(table["case"]) != names:
-        lacking = sorted({*names} ^ {*table.get("case", [])})[:5]
+        differing = sorted({*names} ^ {*table.get("case", [])})[:5]
         remedy = "list every case once in the column 'case', by its file name without .nii.gz"
-        raise BadInput("cases.csv lists the cases of the folder", str(path), lacking or "a case twice", remedy)
-    if "role" in table.columns and not set(table["role"]) <= {*ROLES, ""}:
-        remedy = f"write {', '.join(ROLES)}"
-        raise BadInput(
-            "a role is train, validation or test", str(path), sorted(set(table["role"]) - {*ROLES, ""}), remedy
-        )
+        what = f"{path} must list the cases of the folder, each once"
+        raise BadInput(what, str(path), differing or Phrase("a case twice"), remedy)
+    roles = sorted({*table.get("role", [])} - {*ROLES, ""})
+    if roles:
+        raise BadInput(f"roles of {path} must be among {', '.join(ROLES)}", str(path), roles, "write one of these")
     return {
         row["case"]: {
             "patient": row.get("patient") or row["case"],
@@ -254,15 +204,13 @@ def _cases_csv(path: Path, names: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def write_decathlon(volumes: Volumes, folder: str | Path) -> Path:
-    """Cases as a folder of this layout, with dataset.json and cases.csv: for viewers, and for `dropscope predict`."""
-    nibabel, root = _nibabel(), Path(folder)
-    affine = np.diag([*volumes.spacing, *[1.0] * (3 - len(volumes.spacing)), 1.0])
+    """Writes cases as a folder of this layout, with dataset.json and cases.csv: for viewers and `dropscope predict`."""
+    root = Path(folder)
     for case in volumes.cases:
         image, label = case.load()
-        moved = np.moveaxis(image.numpy(), 0, -1) if len(image) > 1 else image[0].numpy()
-        for part, array in (("imagesTr", moved), ("labelsTr", label.numpy().astype(np.uint8))):
-            (root / part).mkdir(parents=True, exist_ok=True)
-            nibabel.save(nibabel.Nifti1Image(array, affine), root / part / f"{case.name}.nii.gz")
+        last = np.moveaxis(image.numpy(), 0, -1) if len(image) > 1 else image[0].numpy()
+        for part, values in (("imagesTr", last), ("labelsTr", label.numpy().astype(np.uint8))):
+            write_volume(root / part / f"{case.name}.nii.gz", values, volumes.spacing)
     names = {
         field: {str(i): name for i, name in enumerate(listed)}
         for field, listed in (("modality", volumes.channels), ("labels", volumes.classes))

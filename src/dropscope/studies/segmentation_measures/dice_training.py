@@ -1,74 +1,32 @@
-"""Training a segmentation network as the paper does: Dice loss, Adadelta, flips along x, the best validation loss kept.
+"""Training of a segmentation network as in the paper: Dice loss, Adadelta, flips along x, the best validation loss.
 
-Owns the loss, the batches and how long training lasts. The loop is `studies.training.fit`'s. Everything lies on the
-device before the first step, flipped copies too, so that a step is one gather and the network.
+Owns the loss and the batches; see `studies.training` for the loop. All images are on the device before the first step,
+flipped copies too, so that a step is one gather and the network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dropscope.errors import BadInput
-from dropscope.studies.segmentation_measures.preparing import Prepared
+from dropscope.studies.segmentation_measures.preparation import Prepared
+from dropscope.studies.segmentation_measures.presets import Regime
 from dropscope.studies.training import History, Recipe, fit
 
 EPSILON = 1e-7
-PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}
-AUTO = "auto"  # bf16 on a GPU, fp32 elsewhere
+LOWER_PRECISION = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_PRECISIONS = {"fp32": "32-true", "bf16": "bf16-mixed", "fp16": "16-mixed"}  # of the regime, of the training loop
 _AT_ONCE = 1 << 21  # voxels of validation volumes in one forward
-
-
-@dataclass(frozen=True)
-class Regime:
-    """How long and how. Either `epochs` (passes over the training set, as the paper) or `steps` (the same number for
-    every network, whatever its training set). Validation comes `validations` times, at the latest after every epoch."""
-
-    epochs: int | None = 600
-    steps: int | None = None
-    validations: int | None = None
-    batch: int = 1
-    precision: str = "fp32"
-
-    def __post_init__(self) -> None:
-        given = [n for n in (self.epochs, self.steps) if n is not None]
-        if len(given) != 1 or given[0] < 1:
-            received = f"epochs={self.epochs}, steps={self.steps}"
-            raise BadInput(
-                "training lasts for epochs or for steps", "--epochs, --steps", received, "write one of the two"
-            )
-        if self.batch < 1 or (self.validations is not None and self.validations < 1):
-            received = f"batch={self.batch}, validations={self.validations}"
-            raise BadInput("a batch and the validations are at least 1", "--batch, --validations", received, "write 1")
-        if self.precision not in (AUTO, *PRECISIONS):
-            raise BadInput(f"precision is one of {', '.join(PRECISIONS)}", "--precision", self.precision, "write fp32")
-
-    def on(self, device: torch.device) -> Regime:
-        """With the precision settled for a device."""
-        settled = ("bf16" if device.type == "cuda" else "fp32") if self.precision == AUTO else self.precision
-        return replace(self, precision=settled)
-
-    def rounds(self, n_train: int) -> tuple[int, int]:
-        """(rounds, steps in each): a round ends with a validation.
-
-        >>> Regime(epochs=600).rounds(9), Regime(epochs=None, steps=1000, validations=20, batch=2).rounds(9)
-        ((600, 9), (20, 50))
-        """
-        per_epoch = -(-n_train // self.batch)
-        steps = self.steps if self.steps is not None else (self.epochs or 1) * per_epoch
-        rounds = min(self.validations or self.epochs or 20, steps)
-        return rounds, -(-steps // rounds)
 
 
 def dice_loss(probabilities: Tensor, label: Tensor, valid: Tensor, epsilon: float = EPSILON) -> Tensor:
     """1 − mean_c 2 Σ p g / (Σ p + Σ g + ε) of each image, `[N]`; p `[N, C, *spatial]`, label and valid `[N, *spatial]`.
 
     In [0, 1]; lower is better. Sums run over the valid voxels of one image. NOT 1 − `scores.dice`, which is of
-    decisions, not of probabilities. Reference: S3; Milletari et al. (2016) square p and g in the denominator.
+    decisions, not of probabilities. Reference: the paper; Milletari et al. (2016) square p and g in the denominator.
 
     >>> p = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])
     >>> dice_loss(p, torch.tensor([[0, 1]]), torch.ones(1, 2, dtype=torch.bool)).tolist()
@@ -77,13 +35,13 @@ def dice_loss(probabilities: Tensor, label: Tensor, valid: Tensor, epsilon: floa
     classes = torch.arange(probabilities.shape[1], device=label.device).reshape(-1, *[1] * (label.dim() - 1))
     counted = valid.unsqueeze(1)
     truth = ((label.unsqueeze(1) == classes) & counted).to(probabilities.dtype)
-    found = probabilities * counted
-    both, p, g = ((x.flatten(2)).sum(-1) for x in (found * truth, found, truth))
+    soft = probabilities * counted
+    both, p, g = ((x.flatten(2)).sum(-1) for x in (soft * truth, soft, truth))
     return 1 - (2 * both / (p + g + epsilon)).mean(1)
 
 
 class Batches:
-    """One round of training batches (image, label, valid), already on the device; an endless shuffled walk through
+    """Training batches (image, label, valid) on the device, one round per iteration: an endless shuffled walk through
     the training set, each image flipped along x or not."""
 
     def __init__(
@@ -106,8 +64,8 @@ class Batches:
         order, self._queue = self._queue[:wanted], self._queue[wanted:]
         rows = order + self._n * self._draw.integers(0, 2, wanted)
         numbers = torch.as_tensor(rows.reshape(self._steps, self._batch), device=self._device)
-        for some in numbers:
-            image, label, valid = (part.index_select(0, some) for part in self._parts)
+        for batch in numbers:
+            image, label, valid = (part.index_select(0, batch) for part in self._parts)
             yield image, label, valid
 
 
@@ -131,10 +89,10 @@ def train(
     device: torch.device,
     tick: Callable[[int], None] = lambda batches: None,
 ) -> History:
-    """Trains `net` in place; it ends on the CPU, in eval, with the weights of its best validation Dice loss."""
+    """Trains `net` in place; it ends on the CPU, in eval mode, with the weights of its best validation Dice loss."""
     batches = Batches(prepared, cases, regime, seed, device)
     held = tuple(part[list(validation)].to(device) for part, _ in _flippable(prepared))
-    lower = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(regime.precision)
+    dtype = LOWER_PRECISION.get(regime.precision)
     if device.type == "cuda" and prepared.images.dim() == 5:
         net.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
 
@@ -143,7 +101,7 @@ def train(
         return dice_loss(module(image).float().softmax(1), label, valid).mean()
 
     def score(module: nn.Module) -> float:
-        with torch.autocast(device.type, lower, enabled=lower is not None):
+        with torch.autocast(device.type, dtype, enabled=dtype is not None):
             return -validation_loss(module, *held)
 
     recipe = Recipe(
@@ -151,7 +109,7 @@ def train(
         loss=loss,
         score=score,
         optimizer=lambda parameters: torch.optim.Adadelta(parameters, lr=1.0, rho=0.9, eps=1e-6),
-        precision=PRECISIONS[regime.precision],
+        precision=_PRECISIONS[regime.precision],
     )
     history = fit(net, recipe, batches, seed, device, tick=tick)
     net.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload] # as it will be when read from its file

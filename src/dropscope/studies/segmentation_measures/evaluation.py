@@ -1,7 +1,7 @@
-"""One trained network under one placement on the test cases: every measure per voxel, and how well it finds errors.
+"""Evaluation of a trained network under one placement: every measure per voxel, and how well it finds errors.
 
-Owns the rows of the study (one per case and measure) and the cost of each measure. Passes and statistics are the
-engine's, measures and scores are those of everybody; voxels that are not valid count nowhere.
+Owns the values of the study's rows (one row per case and measure) and the cost of each measure. Passes and statistics
+come from the engine. Voxels that are not valid count nowhere.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from dropscope import measures as m
 from dropscope import scores
-from dropscope.engine import Engine, choose_engine, open_session, precise
+from dropscope.engine import Engine, Tick, choose_engine, open_session, precise, quiet
 from dropscope.injection import Audit
 from dropscope.measures import Measure
 from dropscope.placement import Placement
 from dropscope.scores import PassLabels
 from dropscope.statistics import PassStatistics
-from dropscope.studies.segmentation_measures.preparing import Prepared
+from dropscope.studies.segmentation_measures.preparation import Prepared
 
 FLOORS = (1e-10, 1e-3)  # beside the 1e-7 of the definition: the ranking by this measure depends on it
 FOUR = m.SEGMENTATION
@@ -34,11 +34,19 @@ _AUDITED = 4
 _PATCH = 5  # voxels a side of the worst patch; cut to the volume's where that is thinner
 
 
+def floored_name(floor: float) -> str:
+    """The name of Kullback-Leibler with another floor of an empty bin.
+
+    >>> floored_name(1e-3)
+    'kullback_leibler_1e-3'
+    """
+    return f"kullback_leibler_{floor:.0e}".replace("e-0", "e-")
+
+
 def _floored(floor: float) -> Measure:
-    name = f"kullback_leibler_{floor:.0e}".replace("e-0", "e-")
-    return Measure(
-        name, partial(m.kullback_leibler, floor=floor), ("histogram", "sum_p"), "about [2 log floor, 0]", "S3 eq 6"
-    )
+    needs = ("histogram", "sum_p")
+    function = partial(m.kullback_leibler, floor=floor)
+    return Measure(floored_name(floor), function, needs, "about [2 log floor, 0]", "S3 eq 6")
 
 
 MEASURES: tuple[Measure, ...] = (
@@ -72,25 +80,27 @@ def open_engine(
 ) -> Engine:
     """The engine for one placement on the cases.
 
-    The plain loop: noise starts in the second block, so a captured graph would save little and cost seconds per network.
-    Masks are keyed by the names of the cases, so no case depends on another.
+    It is the plain loop: noise starts in the second block, so a captured graph would save little and cost seconds per
+    network. Masks are keyed by the names of the cases, so no case depends on another.
     """
     at_once = max(1, _VOXELS_AT_ONCE["cuda" if device.type == "cuda" else "cpu"] // prepared.labels[0].numel())
-    rows = list(cases)
-    labels = torch.where(prepared.valid[rows], prepared.labels[rows], _IGNORED).long()
+    chosen = list(cases)
+    labels = torch.where(prepared.valid[chosen], prepared.labels[chosen], _IGNORED).long()
     session = open_session(
-        net, (prepared.images[rows], labels), seed=seed, device=device, batch_size=at_once, ignore_label=_IGNORED,
-        ids=[prepared.names[i] for i in rows], groups=[prepared.about["patients"][i] for i in rows],
+        net, (prepared.images[chosen], labels), seed=seed, device=device, batch_size=at_once, ignore_label=_IGNORED,
+        ids=[prepared.names[i] for i in chosen], groups=[prepared.about["patients"][i] for i in chosen],
     )  # fmt: skip
     return choose_engine(session, session.resolve([placement]), passes, engine="loop")
 
 
-def check_noise(engine: Engine, placement: Placement | str) -> Audit:
-    """Fails unless noise takes effect where the placement asks for it. Few cases, because every site costs passes of
-    them; but not one, of whose few feature maps a low rate may drop none in all passes of the audit."""
-    session = engine.session
-    few = session.data.rebatched(_AUDITED)
-    return session.with_data(few).audit(engine.placements[0], placement)
+def audit_noise(engine: Engine, placement: Placement | str) -> Audit:
+    """Fails unless noise takes effect where the placement asks for it.
+
+    On few cases, because every site costs passes over them; but on more than one, of whose few feature maps a low rate
+    may drop none in all passes of the audit.
+    """
+    few = engine.session.data.rebatched(_AUDITED)
+    return engine.session.with_data(few).audit(engine.placements[0], placement)
 
 
 def evaluate(
@@ -101,36 +111,40 @@ def evaluate(
     passes: int,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    tick: Callable[[int], None] = lambda forwards: None,
+    tick: Tick = quiet,
 ) -> pd.DataFrame:
     """A row per case and measure: `auprc` (NaN where the case has no errors), errors, voxels, Dice of each class, and
-    the uncertainty of the case as a whole.
-
-    """
+    the uncertainty of the case as a whole."""
     engine = open_engine(net, prepared, cases, placement, passes, seed, torch.device(device))
-    check_noise(engine, placement)
+    audit_noise(engine, placement)
     session = engine.session
-    needs = {"sum_p"}.union(*(row.needs for row in MEASURES))
-    place = {name: number for number, name in enumerate(prepared.names)}
+    needs = {"sum_p"}.union(*(measure.needs for measure in MEASURES))
+    index_of = {name: index for index, name in enumerate(prepared.names)}
     rows: list[dict[str, Any]] = []
     for batch in session.data.batches:
         assert batch.labels is not None
         label = batch.labels.to(session.device)
         with torch.no_grad(), precise():
             plain = session.plain(batch)
-            kept, votes = PassStatistics(needs, plain.movedim(1, -1)), PassLabels(prepared.classes, label != _IGNORED)
+            statistics = PassStatistics(needs, plain.movedim(1, -1))
+            votes = PassLabels(prepared.classes, label != _IGNORED)
             for block in engine.samples(0, batch, range(passes), tick):
                 for p in block.probabilities:
-                    kept.update(p.movedim(1, -1))
+                    statistics.update(p.movedim(1, -1))
                     votes.update(p.argmax(1))
-            rows += _rows(kept, votes, plain, label, prepared, [place[name] for name in batch.ids])
+            rows += _rows(statistics, votes, plain, label, prepared, [index_of[name] for name in batch.ids])
     return pd.DataFrame(rows)
 
 
 def _rows(
-    kept: PassStatistics, votes: PassLabels, plain: Tensor, label: Tensor, prepared: Prepared, numbers: Sequence[int]
+    statistics: PassStatistics,
+    votes: PassLabels,
+    plain: Tensor,
+    label: Tensor,
+    prepared: Prepared,
+    cases: Sequence[int],
 ) -> list[dict[str, Any]]:
-    prediction, valid = kept.mean.argmax(-1), label != _IGNORED
+    prediction, valid = statistics.mean.argmax(-1), label != _IGNORED
     wrong = (prediction != label) & valid
     overlap = scores.dice(prediction, label, prepared.classes, ignore_label=_IGNORED)
     of_case = {
@@ -142,58 +156,57 @@ def _rows(
         if votes.passes > 1
         else plain.new_full((len(label),), torch.nan),
     }
-    found = {row.name: row(kept) for row in MEASURES} | {name: f(plain) for name, f in BASELINES.items()}
+    maps = {measure.name: measure(statistics) for measure in MEASURES}
+    maps |= {name: function(plain) for name, function in BASELINES.items()}
     of_measure = {
         name: {
             "auprc": scores.voxel_auprc(values, wrong, valid),
             "foreground_mean": scores.foreground_mean(values, prediction, valid_mask=valid),
             "worst_patch": scores.worst_patch(values, _PATCH, valid_mask=valid),
         }
-        for name, values in found.items()
+        for name, values in maps.items()
     }
-    known = {column: values.tolist() for column, values in of_case.items()}
-    read = {
+    case_values = {column: values.tolist() for column, values in of_case.items()}
+    measure_values = {
         name: {column: values.tolist() for column, values in columns.items()} for name, columns in of_measure.items()
     }
     about = prepared.about
     return [
         {
-            **{
-                "case": about["names"][number],
-                "patient": about["patients"][number],
-                "centre": about["centres"][number],
-            },
+            "case": about["names"][case],
+            "patient": about["patients"][case],
+            "centre": about["centres"][case],
             "measure": name,
             **{column: values[i] for column, values in columns.items()},
-            **{column: values[i] for column, values in known.items()},
+            **{column: values[i] for column, values in case_values.items()},
         }
-        for i, number in enumerate(numbers)
-        for name, columns in read.items()
+        for i, case in enumerate(cases)
+        for name, columns in measure_values.items()
     ]
 
 
-def maps_of(
+def compute_maps(
     net: nn.Module, prepared: Prepared, cases: Sequence[int], placement: Placement | str, passes: int, seed: int,
     device: torch.device,
 ) -> list[Maps]:  # fmt: skip
     """Prediction and the paper's four measures voxel by voxel, for pictures."""
     engine = open_engine(net, prepared, cases, placement, passes, seed, device)
-    rows = m.resolve(list(FOUR))
-    needs = {"sum_p"}.union(*(row.needs for row in rows))
-    found = []
+    measures = m.resolve(list(FOUR))
+    needs = {"sum_p"}.union(*(measure.needs for measure in measures))
+    maps = []
     for batch in engine.session.data.batches:
         with torch.no_grad(), precise():
-            kept = PassStatistics(needs)
+            statistics = PassStatistics(needs)
             for block in engine.samples(0, batch, range(passes)):
                 for p in block.probabilities:
-                    kept.update(p.movedim(1, -1))
-            values = {row.name: row(kept).float().cpu() for row in rows}
-        prediction = kept.mean.argmax(-1).cpu()
-        found += [Maps(prediction[i], {n: v[i] for n, v in values.items()}) for i in range(batch.n)]
-    return found
+                    statistics.update(p.movedim(1, -1))
+            values = {measure.name: measure(statistics).float().cpu() for measure in measures}
+        prediction = statistics.mean.argmax(-1).cpu()
+        maps += [Maps(prediction[i], {name: value[i] for name, value in values.items()}) for i in range(batch.n)]
+    return maps
 
 
-def costs(
+def measure_costs(
     net: nn.Module, prepared: Prepared, case: int, placement: Placement | str, passes: int, seed: int,
     device: torch.device,
 ) -> dict[str, float]:  # fmt: skip
@@ -206,24 +219,27 @@ def costs(
         batch = engine.session.data.batches[0]
         list(engine.samples(0, batch, range(2)))  # the first forwards choose their kernels
 
-        def run() -> list[Tensor]:
+        def run_passes() -> list[Tensor]:
             return [p.movedim(1, -1) for block in engine.samples(0, batch, range(passes)) for p in block.probabilities]
 
-        taken, outputs = _timed(run, device)
-        found = {"forward": taken}
-        for row in MEASURES:
-            found[row.name] = min(_timed(lambda row=row: _alone(row, outputs), device)[0] for _ in range(2))  # type: ignore[misc]
-    return found
+        seconds, stored = _time(run_passes, device)
+        costs = {"forward": seconds}
+        for measure in MEASURES:
+            costs[measure.name] = min(
+                _time(lambda measure=measure: _measure_alone(measure, stored), device)[0]  # type: ignore[misc]
+                for _ in range(2)
+            )
+    return costs
 
 
-def _alone(row: Measure, outputs: Sequence[Tensor]) -> Tensor:
-    kept = PassStatistics(row.needs)
-    for p in outputs:
-        kept.update(p, check=False)
-    return row(kept)
+def _measure_alone(measure: Measure, stored: Sequence[Tensor]) -> Tensor:
+    statistics = PassStatistics(measure.needs)
+    for p in stored:
+        statistics.update(p, check=False)
+    return measure(statistics)
 
 
-def _timed(function: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+def _time(function: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
     def wait() -> None:
         if device.type == "cuda":
             torch.cuda.synchronize(device)

@@ -1,4 +1,4 @@
-"""The figures of the study, numbered as in the paper. Draws tables and exhibits, never a network."""
+"""Figures of the study, numbered as in the paper, from tables and exhibits alone."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from torch import Tensor
 from dropscope.analysis import win_posterior
 from dropscope.report import new_figure
 from dropscope.studies.segmentation_measures.evaluation import FOUR
-from dropscope.studies.segmentation_measures.exhibits import Exhibits
-from dropscope.studies.segmentation_measures.tables import SHORT
+from dropscope.studies.segmentation_measures.rows import LABELS
+from dropscope.studies.segmentation_measures.showcase import Exhibits
 
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
+_COLOUR_WORDS = ("blue", "red", "green", "yellow", "cyan", "purple", "grey")
 _NOISE = {"bernoulli": "#4477aa", "gaussian": "#ee6677"}
 
 
@@ -26,7 +27,7 @@ def maps_figure(exhibits: Exhibits, classes: list[str]) -> Figure:
     cases = exhibits.about["cases"]
     figure = new_figure(14, 2.05 * len(cases) + 0.5)
     axes = figure.subplots(len(cases), 3 + len(FOUR), squeeze=False)
-    columns = ["image, label outlined", "prediction", "misclassified", *(SHORT[name] for name in FOUR)]
+    columns = ["image, label outlined", "prediction", "misclassified", *(LABELS[name] for name in FOUR)]
     colours = list(islice(cycle(_COLOURS), max(1, len(classes) - 1)))
     palette = ListedColormap(["#000000", *colours])
     for row, case in enumerate(cases):
@@ -34,14 +35,14 @@ def maps_figure(exhibits: Exhibits, classes: list[str]) -> Figure:
             exhibits.maps[f"{row}/{n}"] for n in ("image", "label", "prediction", "valid")
         )
         wrong = (prediction != label) & valid
-        at = _slice_of(wrong if bool(wrong.any()) else label > 0)
+        at = _fullest_slice(wrong if bool(wrong.any()) else label > 0)
         box = _box(valid, at)
 
         def plane(values: Tensor, at: int | None = at, box: Any = box) -> np.ndarray:
             flat = values.float().numpy()
             return (flat if at is None else flat[..., at])[box].T
 
-        _show(axes[row, 0], plane(image[_brightest(exhibits)]), cmap="gray")
+        _show(axes[row, 0], plane(image[_clearest_channel(exhibits)]), cmap="gray")
         marks = plane(label)
         for number in range(1, len(classes)):
             if (marks == number).any() and not (marks == number).all():
@@ -55,16 +56,13 @@ def maps_figure(exhibits: Exhibits, classes: list[str]) -> Figure:
         axes[row, 0].set_ylabel(f"{case['quality']}\n{case['case']}\nDice {case['dice']:.2f}", fontsize=8)
     for column, title in enumerate(columns):
         axes[0, column].set_title(title, fontsize=9)
-    legend = ", ".join(f"{name}: {word}" for name, word in zip(classes[1:], cycle(_WORDS), strict=False))
+    legend = ", ".join(f"{name}: {word}" for name, word in zip(classes[1:], cycle(_COLOUR_WORDS), strict=False))
     figure.suptitle(
         f"{exhibits.about['experiment']}, {exhibits.about['passes']} passes ({legend}); brighter is more uncertain, "
         "each map over its own range",
         fontsize=9,
     )
     return figure
-
-
-_WORDS = ("blue", "red", "green", "yellow", "cyan", "purple", "grey")
 
 
 def dice_figure(experiments: pd.DataFrame, classes: list[str]) -> Figure:
@@ -74,9 +72,9 @@ def dice_figure(experiments: pd.DataFrame, classes: list[str]) -> Figure:
     noises = list(dict.fromkeys(experiments.noise))
     width = 0.7 / len(noises)
     for place, noise in enumerate(noises):
-        some = experiments[experiments.noise == noise]
+        own = experiments[experiments.noise == noise]
         at = np.arange(len(classes)) + (place - (len(noises) - 1) / 2) * width
-        values = [some[f"dice_{c}"].dropna().to_numpy() for c in range(len(classes))]
+        values = [own[f"dice_{c}"].dropna().to_numpy() for c in range(len(classes))]
         _boxes(axes, values, at, 0.85 * width, _NOISE.get(noise, "0.5"))
         axes.plot([], [], color=_NOISE.get(noise, "0.5"), linewidth=6, alpha=0.6, label=f"{noise} dropout")
     axes.set_xticks(range(len(classes)), classes)
@@ -95,7 +93,7 @@ def auprc_figure(means: pd.DataFrame) -> Figure:
     for place, name in enumerate(names):
         colour = _COLOURS[0] if name in FOUR else _COLOURS[2] if name.startswith("plain") else "0.55"
         _boxes(axes, [means[name].dropna().to_numpy()], [place], 0.6, colour)
-    axes.set_xticks(range(len(names)), [SHORT.get(n, n) for n in names], rotation=35, ha="right", fontsize=8)
+    axes.set_xticks(range(len(names)), [LABELS.get(n, n) for n in names], rotation=35, ha="right", fontsize=8)
     axes.set_ylabel("AUC-PR of misclassified voxels ↑")
     axes.set_title(f"{len(means)} experiments; blue: the paper's four, green: one plain pass", fontsize=10)
     _plain(axes)
@@ -113,7 +111,7 @@ def posteriors_figure(means: pd.DataFrame) -> Figure:
         axes.plot(x, density, color=colour, linewidth=1.6)
         axes.fill_between(x, density, where=(x >= p.low) & (x <= p.high), color=colour, alpha=0.3, linewidth=0)
         axes.axvline(0.5, color="k", linestyle="--", linewidth=1)
-        axes.set_title(f"{SHORT[a]} better than {SHORT[b]}", fontsize=9)
+        axes.set_title(f"{LABELS[a]} better than {LABELS[b]}", fontsize=9)
         verdict = "significant" if p.significant else "not significant"
         place, side = (0.03, "left") if p.mean > 0.5 else (0.97, "right")
         axes.text(
@@ -131,8 +129,8 @@ def posteriors_figure(means: pd.DataFrame) -> Figure:
 
 def _boxes(axes: Any, values: list[np.ndarray], at: Any, width: float, colour: str) -> None:
     """Boxes with whiskers at 5 and 95 %, and the values themselves beside the middle, always in the same places."""
-    drawn = [(place, some) for place, some in zip(at, values, strict=True) if len(some)]
-    quantiles = [np.quantile(some, [0.05, 0.25, 0.5, 0.75, 0.95]) for _, some in drawn]
+    drawn = [(place, points) for place, points in zip(at, values, strict=True) if len(points)]
+    quantiles = [np.quantile(points, [0.05, 0.25, 0.5, 0.75, 0.95]) for _, points in drawn]
     names = ("whislo", "q1", "med", "q3", "whishi")
     made = axes.bxp(
         [dict(zip(names, q, strict=True)) for q in quantiles], positions=[place for place, _ in drawn], widths=width,
@@ -142,14 +140,14 @@ def _boxes(axes: Any, values: list[np.ndarray], at: Any, width: float, colour: s
         box.set(facecolor=colour, alpha=0.45)
     for line in made["medians"]:
         line.set(color="k", linewidth=1.4)
-    for place, some in drawn:
-        spread = 0.3 * width * (2 * ((np.arange(len(some)) * 0.618) % 1) - 1)
-        axes.plot(place + spread, some, ".", color=colour, markersize=5, markeredgewidth=0, alpha=0.9)
+    for place, points in drawn:
+        spread = 0.3 * width * (2 * ((np.arange(len(points)) * 0.618) % 1) - 1)
+        axes.plot(place + spread, points, ".", color=colour, markersize=5, markeredgewidth=0, alpha=0.9)
 
 
-def _slice_of(where: Tensor) -> int | None:
-    """The slice with most of what is to be seen; None for a two-dimensional case."""
-    return None if where.dim() == 2 else int(where.sum((0, 1)).argmax())
+def _fullest_slice(marked: Tensor) -> int | None:
+    """The slice with most marked voxels; None for a two-dimensional case."""
+    return None if marked.dim() == 2 else int(marked.sum((0, 1)).argmax())
 
 
 def _box(valid: Tensor, at: int | None) -> tuple[slice, slice]:
@@ -161,7 +159,7 @@ def _box(valid: Tensor, at: int | None) -> tuple[slice, slice]:
     return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
 
 
-def _brightest(exhibits: Exhibits) -> int:
+def _clearest_channel(exhibits: Exhibits) -> int:
     """The channel to show: the one in which foreground and background differ most, by the labels of the cases."""
     gains = []
     for channel in range(len(exhibits.maps["0/image"])):

@@ -1,4 +1,4 @@
-"""A generated carotid artery: lumen and wall through the bifurcation, seen by five MR sequences at three centres.
+"""A generated carotid artery: lumen and wall through the bifurcation, as five MR sequences at three centres show it.
 
 Owns anatomy, contrast and scanner of the phantom. The course, the plaque and the scanner of a case are functions of
 (seed, number) alone. It stands in for the paper's private images: like them in form, not in distribution.
@@ -14,14 +14,14 @@ from scipy import ndimage
 from torch import Tensor
 
 from dropscope.errors import BadInput
-from dropscope.studies.segmentation_measures.volumes import Case, Volumes
+from dropscope.studies.segmentation_measures import published
+from dropscope.studies.segmentation_measures.cases import Case, Volumes
 
 SHAPE, SPACING = (128, 128, 16), (0.30, 0.30, 2.0)
 SEQUENCES = ("T1w pre", "T1w post", "TOF", "IR-TFE", "T2w")
 CLASSES = ("background", "wall", "lumen")
-SIZES = (69, 24, 52)  # the paper's patients for training, validation and test
 _TEST_SHARES = {"A": 15 / 52, "B": 24 / 52, "C": 13 / 52}  # centre A trains and validates
-# Signal of each tissue in each sequence: black blood but for TOF; haemorrhage bright on T1 and on IR-TFE, which
+# Signal of each tissue in each sequence: black blood except in TOF; haemorrhage bright on T1 and on IR-TFE, which
 # nulls fat; calcium dark everywhere; lipid dark after contrast while the fibrous wall enhances.
 _SIGNAL = {
     "fat": (0.85, 0.90, 0.30, 0.18, 0.75),
@@ -56,23 +56,25 @@ CENTRES = {
 }
 
 
-def phantom(
-    sizes: tuple[int, int, int] = SIZES,
+def make_phantom(
+    sizes: tuple[int, int, int] = published.PATIENTS,
     seed: int = 0,
     shape: tuple[int, int, int] = SHAPE,
     spacing: tuple[float, float, float] = SPACING,
 ) -> Volumes:
     """Cases for training and validation from centre A and for test from all three. The same for the same arguments."""
-    if min(sizes) < 1 or min(shape) < 2:
-        remedy = "write sizes=(69, 24, 52), shape=(128, 128, 16)"
-        raise BadInput("a phantom has cases of several slices for every part", "sizes, shape", (sizes, shape), remedy)
+    if min(sizes) < 1:
+        remedy = "write sizes=(69, 24, 52)"
+        raise BadInput("sizes must be at least 1 for training, validation and test", "sizes", sizes, remedy)
+    if min(shape) < 2:
+        raise BadInput("shape must have sides of at least 2", "shape", shape, "write shape=(128, 128, 16)")
     centres = ["A"] * (sizes[0] + sizes[1]) + _test_centres(sizes[2])
     roles = ["train"] * sizes[0] + ["validation"] * sizes[1] + ["test"] * sizes[2]
     cases = [
         Case(
             f"phantom_{number:03d}",
             shape,
-            lambda n=number, c=centre: phantom_case(n, CENTRES[c], seed, shape, spacing),  # type: ignore[misc]
+            lambda n=number, c=centre: _make_case(n, CENTRES[c], seed, shape, spacing),  # type: ignore[misc]
             f"patient {number:03d}",
             f"centre {centre}",
             role,
@@ -95,7 +97,7 @@ def _test_centres(count: int) -> list[str]:
     return [name for name, number in numbers.items() for _ in range(number)]
 
 
-def phantom_case(
+def _make_case(
     number: int, centre: Centre, seed: int, shape: tuple[int, int, int], spacing: tuple[float, float, float]
 ) -> tuple[Tensor, Tensor]:
     """(image [5, *shape], label [*shape]) of one patient."""

@@ -1,35 +1,87 @@
-"""The sizes of the study: `paper` as published, `small` for one GPU and some minutes, `smoke` to see that it runs."""
+"""Presets of the study: `paper` as published, `small` for one GPU and some minutes, `smoke` to see that it runs.
+
+Owns the parts of a preset: how long a network is trained (`Regime`) and how many phantoms there are (`Phantoms`).
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dropscope.studies.segmentation_measures.dice_training import Regime
-from dropscope.studies.segmentation_measures.phantom import SHAPE, SIZES, SPACING
-from dropscope.studies.segmentation_measures.unet import FEATURES, NOISES
+import torch
+
+from dropscope.checks import check_choice, check_count
+from dropscope.errors import BadInput, Phrase
+from dropscope.studies.segmentation_measures import published
+from dropscope.studies.segmentation_measures.networks import FEATURES, NOISES
+from dropscope.studies.segmentation_measures.phantom import SHAPE, SPACING
+
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")  # auto: bf16 on a GPU, fp32 elsewhere
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How long and how a network is trained.
+
+    Either `epochs` (passes over the training set, as in the paper) or `steps` (the same number for every network,
+    whatever its training set). There are `validations` validations, at the latest one after every epoch.
+    """
+
+    epochs: int | None = published.EPOCHS
+    steps: int | None = None
+    validations: int | None = None
+    batch: int = 1
+    precision: str = "fp32"
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            received = Phrase(f"epochs={self.epochs} and steps={self.steps}")
+            raise BadInput("epochs must be given, or steps, but not both", "epochs", received, "leave one of them out")
+        for name, value, example in (("epochs", self.epochs, published.EPOCHS), ("steps", self.steps, 1500)):
+            if value is not None:
+                check_count(value, name, example)
+        check_count(self.batch, "batch", 1)
+        if self.validations is not None:
+            check_count(self.validations, "validations", 20)
+        check_choice(self.precision, "precision", PRECISIONS)
+
+    def on(self, device: torch.device) -> Regime:
+        """The regime with the precision that `auto` means on a device."""
+        auto = "bf16" if device.type == "cuda" else "fp32"
+        return replace(self, precision=auto) if self.precision == "auto" else self
+
+    def rounds(self, n_train: int) -> tuple[int, int]:
+        """(rounds, steps in each): a round ends with a validation.
+
+        >>> Regime(epochs=600).rounds(9), Regime(epochs=None, steps=1000, validations=20, batch=2).rounds(9)
+        ((600, 9), (20, 50))
+        """
+        per_epoch = -(-n_train // self.batch)
+        steps = self.steps if self.steps is not None else (self.epochs or 1) * per_epoch
+        rounds = min(self.validations or self.epochs or 20, steps)
+        return rounds, -(-steps // rounds)
 
 
 @dataclass(frozen=True)
 class Phantoms:
     """How many generated cases there are for training, validation and test, and how large."""
 
-    sizes: tuple[int, int, int] = SIZES
+    sizes: tuple[int, int, int] = published.PATIENTS
     shape: tuple[int, int, int] = SHAPE
     spacing: tuple[float, float, float] = SPACING
 
 
-_PAPER_REGIME, _PAPER_PHANTOMS = Regime(epochs=600), Phantoms()
+_PAPER_REGIME, _PAPER_PHANTOMS = Regime(), Phantoms()
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A size of the whole study. Numbers of a preset that the data cannot fill are left out, and said."""
+    """The size of the whole study. Training sizes that the data cannot fill are left out, with a remark."""
 
-    n_train: tuple[int, ...] = (3, 5, 9, 15, 25, 30, 40, 69)
-    rates: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    n_train: tuple[int, ...] = published.N_TRAIN
+    rates: tuple[float, ...] = published.RATES
     noises: tuple[str, ...] = NOISES
     regime: Regime = _PAPER_REGIME
-    passes: int = 50
+    passes: int = published.PASSES
     features: tuple[int, ...] = FEATURES
     n_validation: int | None = None
     n_test: int | None = None

@@ -1,50 +1,194 @@
-"""Study S3, "Quantitative Comparison of Monte-Carlo Dropout Uncertainty Measures for Multi-class Segmentation"
-(Camarasa et al., 2020): which measure, computed from T passes, best predicts the misclassified voxels of a 3-D U-Net?
+"""The study: which measure, computed from T passes, best predicts the misclassified voxels of a 3-D U-Net?
 
-Owns the order of a run: train and evaluate the grid that was planned, show the best network, judge, write. The claims
-are in `judged.py`, the sizes in `presets.py`.
+Owns the order: `plan(options)` reads and checks everything, `run(plan)` trains and evaluates the grid, shows the best
+network, judges the claims and writes. See `published` for the paper, and `presets` for the sizes.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import torch
 from torch import nn
 
+from dropscope.atomic import read_json
+from dropscope.device import as_device
 from dropscope.errors import BadInput, nearest
 from dropscope.report import Claim, claim_folder
-from dropscope.studies.segmentation_measures import reports
-from dropscope.studies.segmentation_measures.exhibits import EXHIBITS, exhibit, read_exhibits
-from dropscope.studies.segmentation_measures.experiments import PREPARED, Experiment, Work, networks, run_all
-from dropscope.studies.segmentation_measures.planning import Planned
-from dropscope.studies.segmentation_measures.preparing import write_prepared
+from dropscope.studies.segmentation_measures.cases import Split, split
+from dropscope.studies.segmentation_measures.estimates import fitting_workers, measure_seconds, worker_bytes
+from dropscope.studies.segmentation_measures.experiments import Experiment, Network, make_grid, plan_networks
+from dropscope.studies.segmentation_measures.networks import check_network
+from dropscope.studies.segmentation_measures.options import Options, apply_preset
+from dropscope.studies.segmentation_measures.preparation import (
+    PREPARED,
+    Prepared,
+    check_classes,
+    load_data,
+    write_prepared,
+)
+from dropscope.studies.segmentation_measures.presets import Preset
+from dropscope.studies.segmentation_measures.report import write_report
+from dropscope.studies.segmentation_measures.showcase import EXHIBITS, make_exhibits, read_exhibits
+from dropscope.studies.segmentation_measures.units import Work, default_placement
+from dropscope.studies.segmentation_measures.workers import run_units
 from dropscope.studies.training import load_weights
+
+_THREADS = 8  # of a unit on a CPU, at most
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A study with everything checked; nothing is trained or written yet."""
+
+    options: Options
+    preset: Preset  # with the wishes of the options in it
+    prepared: Prepared
+    split: Split
+    experiments: tuple[Experiment, ...]
+    units: tuple[Network, ...]
+    work: Work
+    workers: int
+    remarks: tuple[str, ...]
+
+    @property
+    def steps(self) -> int:
+        """Training steps of all networks together."""
+        rounds = [self.preset.regime.rounds(len(self.split.first(unit.n_train))) for unit in self.units]
+        return sum(count * steps for count, steps in rounds)
+
+    @property
+    def forwards(self) -> int:
+        """Passes over test cases, all together."""
+        return len(self.experiments) * len(self.split.test) * self.preset.passes
+
+    def facts(self) -> dict[str, Any]:
+        """What the study will do, as plain values."""
+        return {
+            "data": self.prepared.about["source"],
+            "preset": self.options.preset,
+            "networks": len(self.units),
+            "experiments": len(self.experiments),
+            "n_train": sorted({e.n_train for e in self.experiments}),
+            "rates": sorted({e.rate for e in self.experiments}),
+            "noise": sorted({e.noise for e in self.experiments}),
+            "dropout": self.options.dropout,
+            "cases": [sum(map(len, self.split.train)), len(self.split.validation), len(self.split.test)],
+            "channels": self.prepared.about["channels"],
+            "classes": self.prepared.about["classes"],
+            "roi": list(self.prepared.roi),
+            "training_steps": self.steps,
+            "batch": self.preset.regime.batch,
+            "precision": self.preset.regime.precision,
+            "passes": self.preset.passes,
+            "test_forwards": self.forwards,
+            "workers": self.workers,
+            "device": self.work.device,
+            "folder": self.work.folder,
+            "remarks": list(self.remarks),
+        }
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What came out: rows (experiment × case × measure), the published claims judged, and where the files are."""
+    """The results: the paper's claims judged, the tables, the rows (experiment × case × measure), and their folder."""
 
     folder: Path
-    rows: pd.DataFrame
     claims: tuple[Claim, ...]
     tables: dict[str, pd.DataFrame]
+    rows: pd.DataFrame
 
 
-def run(planned: Planned, show: bool | None = None) -> Outcome:
+def plan(options: Options, show: bool | None = None) -> Plan:
+    """Reads and checks everything; raises `BadInput` before any network is trained."""
+    device = as_device(options.device)
+    preset = apply_preset(options, device)
+    prepared = load_data(options, preset, show)
+    divided, sizes, remarks = _divide(prepared, preset, options)
+    check_classes(prepared, divided.first(min(sizes)))
+    experiments = make_grid(sizes, preset.rates, preset.noises)
+    units = plan_networks(experiments, options.dropout)
+    workers = options.workers or fitting_workers(
+        len(units), device, prepared.roi, prepared.classes, preset.regime, preset.features
+    )
+    threads = torch.get_num_threads()
+    work = Work(
+        str(options.out), divided, preset.regime, preset.features, preset.passes, options.seed, str(device),
+        options.model, options.placement or default_placement(options.model, options.dropout),
+        min(_THREADS, threads) if device.type == "cpu" else max(1, threads // workers),
+    )  # fmt: skip
+    net = work.build_for(units[0], prepared).to(device)
+    placement = _example_placement(work, experiments[0])
+    check_network(net, prepared.images[:1].to(device), prepared.classes, placement, drops=units[0].rate > 0)
+    if lost := prepared.about["lost"]:
+        remarks.append(f"{sum(lost.values())} foreground voxels of {len(lost)} cases lie outside the region")
+    remarks += prepared.about["remarks"]
+    preset = replace(preset, n_train=tuple(sizes))
+    return Plan(options, preset, prepared, divided, tuple(experiments), tuple(units), work, workers, tuple(remarks))
+
+
+def _divide(prepared: Prepared, preset: Preset, options: Options) -> tuple[Split, list[int], list[str]]:
+    """(split, training sizes, remarks): sizes that were asked for must fit, those of a preset are cut to the data."""
+    patients, roles = prepared.about["patients"], prepared.about["roles"]
+    wanted, counts = list(preset.n_train), (preset.n_validation, preset.n_test)
+    if options.n_train is not None:
+        return split(patients, roles, options.seed, wanted, *counts), wanted, []
+    available = len(split(patients, roles, options.seed, [min(wanted)], *counts).train)
+    sizes = [n for n in wanted if n <= available]
+    left_out = ", ".join(str(n) for n in wanted if n > available)
+    remarks = [f"n_train {left_out} left out: {available} patients to train on"] if left_out else []
+    return split(patients, roles, options.seed, sizes, *counts), sizes, remarks
+
+
+def _example_placement(work: Work, experiment: Experiment) -> str:
+    try:
+        return work.placement_of(experiment)
+    except (KeyError, IndexError, ValueError) as error:
+        remedy = "write placement='dropout={rate} noise={noise}'"
+        what = "placement must have no fields but {rate} and {noise}"
+        raise BadInput(what, "placement", work.placement, remedy) from error
+
+
+def estimate(plan: Plan) -> dict[str, float]:
+    """Seconds and bytes of the whole study, from a few steps run now; units at once share the device fairly."""
+    work, prepared, preset = plan.work, plan.prepared, plan.preset
+    device = torch.device(work.device)
+    net = work.build_for(plan.units[0], prepared)
+    step, forward = measure_seconds(net, prepared.images[:1], preset.regime, device)
+    each = worker_bytes(prepared.roi, prepared.classes, preset.regime, preset.features, device)
+    return {
+        "seconds_per_step": step,
+        "seconds_per_forward": forward,
+        "seconds": step * plan.steps + forward * plan.forwards,
+        "bytes": float(each * plan.workers),
+    }
+
+
+def run(plan: Plan, show: bool | None = None) -> Outcome:
     """Trains and evaluates what is missing in the folder, then writes tables, figures and the summary."""
-    work, folder = planned.work, Path(planned.work.folder)
-    _claim_folder(planned)
-    path = folder / PREPARED
-    if not path.exists():
-        write_prepared(planned.prepared, path)
-    rows = run_all(work, planned.units, planned.workers, show)
-    shown = exhibit(work, planned.units, rows, planned.prepared)
-    claims, tables = reports.report(folder, rows, shown, planned.facts())
-    return Outcome(folder, rows, tuple(claims), tables)
+    work, folder = plan.work, Path(plan.work.folder)
+    claim_folder(folder, _spec(plan))
+    if not (folder / PREPARED).exists():
+        write_prepared(plan.prepared, folder / PREPARED)
+    rows = run_units(work, plan.units, plan.workers, show)
+    exhibits = make_exhibits(work, plan.units, rows, plan.prepared)
+    claims, tables = write_report(folder, rows, exhibits, plan.facts())
+    return Outcome(folder, tuple(claims), tables, rows)
+
+
+def _spec(plan: Plan) -> dict[str, Any]:
+    """What all networks of a folder have in common, for `study.json`. The grid is not in it: a study may grow."""
+    preset, prepared, work = plan.preset, plan.prepared, plan.work
+    return {
+        "study": "segmentation-measures", "data": prepared.fingerprint(), "seed": work.seed,
+        "regime": asdict(preset.regime), "features": list(preset.features), "passes": preset.passes,
+        "model": work.model, "placement": work.placement, "dropout": plan.options.dropout,
+        "channels": prepared.channels, "classes": prepared.classes, "dims": len(prepared.roi),
+        "split": [len(plan.split.train), len(plan.split.validation), len(plan.split.test)],
+    }  # fmt: skip
 
 
 def trained_network(folder: str | Path, experiment: str | None = None) -> tuple[nn.Module, str]:
@@ -53,31 +197,18 @@ def trained_network(folder: str | Path, experiment: str | None = None) -> tuple[
     In a file for the other commands: `def model(): return trained_network("segmentation-measures")[0]`.
     """
     root = Path(folder)
-    try:
-        about = json.loads((root / "study.json").read_text())
-    except OSError as error:
-        remedy = "name the --out of a segmentation-measures study"
-        raise BadInput("a folder holds a study", "folder", str(root), remedy) from error
+    if not (root / "study.json").exists():
+        remedy = "name the folder of a segmentation-measures study"
+        raise BadInput("folder must hold a finished study", "folder", str(root), remedy)
+    about = read_json(root / "study.json")
     names = sorted(path.stem for path in (root / "rows").glob("*.parquet"))
     name = experiment or (read_exhibits(root / EXHIBITS).about["experiment"] if (root / EXHIBITS).exists() else None)
     if name is None or name not in names:
-        raise BadInput("an experiment of the study is named", "experiment", name, nearest(str(name), names))
+        what = "experiment must be one of the study's"
+        raise BadInput(what, "experiment", name, nearest(str(name), names))
     row = pd.read_parquet(root / "rows" / f"{name}.parquet", columns=["n_train", "rate", "noise"]).iloc[0]
     chosen = Experiment(int(row.n_train), float(row.rate), str(row.noise))
-    (unit,) = networks([chosen], about["dropout"])
+    (unit,) = plan_networks([chosen], about["dropout"])
     work = Work.of_folder(root, about)
     net = load_weights(work.build(unit, about["channels"], about["classes"], about["dims"]), work.weights_file(unit))
-    return net, work.text(chosen)
-
-
-def _claim_folder(planned: Planned) -> None:
-    """`study.json`: what a folder's networks have in common. The grid is not in it: a study may grow."""
-    s = planned.settings
-    about = {
-        "study": "segmentation-measures", "data": planned.prepared.fingerprint(), "seed": planned.work.seed,
-        "regime": asdict(s.regime), "features": list(s.features), "passes": s.passes,
-        "model": planned.work.model, "placement": planned.work.placement, "dropout": planned.dropout,
-        "channels": planned.prepared.channels, "classes": planned.prepared.classes, "dims": len(planned.prepared.roi),
-        "split": [len(planned.divided.train), len(planned.divided.validation), len(planned.divided.test)],
-    }  # fmt: skip
-    claim_folder(Path(planned.work.folder), about)
+    return net, work.placement_of(chosen)

@@ -1,5 +1,4 @@
-"""The tables of the study, from its rows. Owns how rows are averaged: over the images of an experiment, then over
-experiments; an image without errors has no AUC-PR and is left out, and counted."""
+"""Tables of the study, from its rows: averages over the images of an experiment, then over experiments."""
 
 from __future__ import annotations
 
@@ -11,20 +10,9 @@ import torch
 
 from dropscope import scores
 from dropscope.analysis import differences_over_patients, ordered_pairs, over_clusters, win_posterior
-from dropscope.studies.segmentation_measures.evaluation import FLOORS, FOUR
+from dropscope.studies.segmentation_measures.evaluation import FLOORS, FOUR, floored_name
+from dropscope.studies.segmentation_measures.rows import LABELS, dice_columns, foreground_dice, mean_auprc
 
-SHORT = {
-    "averaged_variance": "averaged variance",
-    "averaged_entropy": "averaged entropy",
-    "bhattacharyya": "Bhattacharyya",
-    "kullback_leibler": "Kullback-Leibler",
-    "averaged_std": "averaged std",
-    "kullback_leibler_1e-10": "Kullback-Leibler, floor 1e-10",
-    "kullback_leibler_1e-3": "Kullback-Leibler, floor 1e-3",
-    "predictive_entropy": "predictive entropy",
-    "plain_entropy": "entropy of one plain pass",
-    "plain_max_probability": "1 − max probability of one plain pass",
-}
 _RIVAL = "plain_entropy"
 _OF_MAPS = {"foreground mean": "foreground_mean", "worst patch": "worst_patch"}
 _OF_PASSES = {
@@ -33,40 +21,23 @@ _OF_PASSES = {
 }
 
 
-def dice_columns(rows: pd.DataFrame) -> list[str]:
-    return sorted((c for c in rows.columns if c.startswith("dice_")), key=lambda c: int(c[5:]))
-
-
-def foreground(rows: pd.DataFrame) -> pd.Series:
-    """Mean Dice over the foreground classes of each row; a class that is in neither label nor prediction has none."""
-    return rows[dice_columns(rows)[1:]].mean(axis=1)
-
-
-def means(rows: pd.DataFrame) -> pd.DataFrame:
-    """Mean AUC-PR: a row per experiment in the order of the grid, a column per measure."""
-    order, columns = rows.experiment.unique(), rows.measure.unique()
-    return rows.pivot_table("auprc", "experiment", "measure", "mean", dropna=False).reindex(
-        index=order, columns=columns
-    )
-
-
 def per_experiment(rows: pd.DataFrame) -> pd.DataFrame:
     """A row per experiment: where it lies in the grid, Dice, errors, images left out, mean AUC-PR of each measure."""
     cases = rows.drop_duplicates(["experiment", "case"])
     cases = cases.assign(
-        dice_foreground=foreground(cases), without=cases.errors == 0, share=cases.errors / cases.voxels
+        dice_foreground=foreground_dice(cases), without=cases.errors == 0, share=cases.errors / cases.voxels
     )
     grouped = cases.groupby("experiment", sort=False)
     table = grouped[["n_train", "rate", "noise"]].first()
     table = table.join(grouped[[*dice_columns(rows), "dice_foreground"]].mean())
     table["error_share"] = grouped["share"].mean()
     table["images"], table["without_errors"] = grouped.size(), grouped["without"].sum().astype(int)
-    return table.join(means(rows)).reset_index()
+    return table.join(mean_auprc(rows)).reset_index()
 
 
 def per_measure(rows: pd.DataFrame, costs: dict[str, float]) -> pd.DataFrame:
     """A row per measure: AUC-PR over experiments, its paired difference to one plain pass, seconds per case."""
-    of_experiments = means(rows)
+    of_experiments = mean_auprc(rows)
     cells = rows.pivot_table("auprc", ["experiment", "patient", "case"], "measure", "mean")
     table = []
     for name in of_experiments.columns:
@@ -78,7 +49,7 @@ def per_measure(rows: pd.DataFrame, costs: dict[str, float]) -> pd.DataFrame:
         weighted = apart * len(apart) / (images * max(experiments, 1))
         difference = over_clusters(weighted.to_numpy(), list(apart.index.get_level_values("patient")))
         low, median, high = values.quantile([0.05, 0.5, 0.95]) if len(values) else (np.nan,) * 3
-        row: dict[str, Any] = {"measure": SHORT.get(name, name), "mean AUC-PR ↑": values.mean(), "median": median}
+        row: dict[str, Any] = {"measure": LABELS.get(name, name), "mean AUC-PR ↑": values.mean(), "median": median}
         row |= {"5 %": low, "95 %": high, "difference to one plain pass": difference.value}
         row |= {"low": difference.low, "high": difference.high, "seconds per case ↓": costs.get(name, np.nan)}
         table.append(row)
@@ -86,16 +57,16 @@ def per_measure(rows: pd.DataFrame, costs: dict[str, float]) -> pd.DataFrame:
 
 
 def per_case(rows: pd.DataFrame) -> pd.DataFrame:
-    """How well the uncertainty of a whole case foretells 1 − mean foreground Dice: rank correlation and risk, each the
-    mean over experiments; a case that has no such uncertainty (nothing predicted) is left out, and counted."""
-    wanted = {f"{SHORT[name]}, {how}": (name, column) for name in FOUR for how, column in _OF_MAPS.items()}
-    wanted |= {f"{SHORT[name]}, {how}": (name, column) for name in (_RIVAL,) for how, column in _OF_MAPS.items()}
+    """How well the uncertainty of a whole case predicts 1 − mean foreground Dice: rank correlation and risk, each the
+    mean over experiments; a case that has no such uncertainty (nothing predicted) is left out and counted."""
+    wanted = {f"{LABELS[name]}, {how}": (name, column) for name in FOUR for how, column in _OF_MAPS.items()}
+    wanted |= {f"{LABELS[name]}, {how}": (name, column) for name in (_RIVAL,) for how, column in _OF_MAPS.items()}
     wanted |= {words: (FOUR[0], column) for column, words in _OF_PASSES.items()}
     table = []
     for words, (name, column) in wanted.items():
-        some = rows[rows.measure == name]
-        some = some.assign(loss=1 - foreground(some))
-        known = some[np.isfinite(some[column]) & np.isfinite(some.loss)]
+        own = rows[rows.measure == name]
+        own = own.assign(loss=1 - foreground_dice(own))
+        known = own[np.isfinite(own[column]) & np.isfinite(own.loss)]
         pairs = [
             (torch.tensor(e[column].to_numpy()), torch.tensor(e.loss.to_numpy()))
             for _, e in known.groupby("experiment")
@@ -112,7 +83,7 @@ def per_case(rows: pd.DataFrame) -> pd.DataFrame:
             "5 %": low,
             "95 %": high,
             "risk ↓": np.mean(risks) if risks else np.nan,
-            "left out": len(some) - len(known),
+            "left out": len(own) - len(known),
         }
         table.append(row)
     return pd.DataFrame(table)
@@ -120,15 +91,15 @@ def per_case(rows: pd.DataFrame) -> pd.DataFrame:
 
 def posteriors(rows: pd.DataFrame) -> pd.DataFrame:
     """Every ordered pair of the paper's four measures over the experiments."""
-    return ordered_pairs(means(rows)[list(FOUR)])
+    return ordered_pairs(mean_auprc(rows)[list(FOUR)])
 
 
 def floors(rows: pd.DataFrame) -> pd.DataFrame:
     """Kullback-Leibler at each floor of an empty bin: mean AUC-PR, and the posterior that Bhattacharyya beats it."""
-    values = means(rows)
+    values = mean_auprc(rows)
     table = []
     for floor in (1e-7, *FLOORS):
-        name = "kullback_leibler" if floor == 1e-7 else f"kullback_leibler_{floor:.0e}".replace("e-0", "e-")
+        name = "kullback_leibler" if floor == 1e-7 else floored_name(floor)
         p = win_posterior(values["bhattacharyya"].to_numpy(), values[name].to_numpy())
         row = {"floor": f"{floor:.0e}".replace("e-0", "e-"), "mean AUC-PR ↑": values[name].mean()}
         table.append(row | {"Bhattacharyya wins": p.wins, "experiments": p.n, "low": p.low, "high": p.high})
@@ -140,8 +111,7 @@ def bootstrap(rows: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     parts = []
     centres = sorted(rows.centre.unique())
     for centre in ["all", *(centres if len(centres) > 1 else [])]:
-        some = rows if centre == "all" else rows[rows.centre == centre]
-        cube, patients = _cube(some)
+        cube, patients = _cube(rows if centre == "all" else rows[rows.centre == centre])
         parts.append(differences_over_patients(cube, list(FOUR), patients, seed=seed).assign(centre=centre))
     return pd.concat(parts, ignore_index=True)[
         ["centre", "better", "than", "difference", "low", "high", "patients", "level", "significant"]

@@ -1,7 +1,6 @@
-"""The volumes of a study before they are prepared, and how they are divided: nested training sets, validation, test.
+"""Cases of a data set, and their split by patient into nested training sets, validation and test.
 
-Owns what a case is and the split by patient. Where cases come from is `decathlon.py`'s and `phantom.py`'s; scaling and
-cropping are `preparing.py`'s.
+See `decathlon` and `phantom` for where cases come from, and `preparation` for scaling and cropping.
 """
 
 from __future__ import annotations
@@ -12,23 +11,23 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, Phrase
+from dropscope.studies.segmentation_measures import published
 
 ROLES = ("train", "validation", "test")
-# 69, 24 and 52 of the paper's 145 patients.
-VALIDATION_SHARE, TEST_SHARE = 24 / 145, 52 / 145
+_VALIDATION_SHARE, _TEST_SHARE = (count / sum(published.PATIENTS) for count in published.PATIENTS[1:])
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One labelled image. `load` gives (image float32 [channels, *spatial], label int64 [*spatial])."""
+    """One labelled image. `load` returns (image float32 [channels, *spatial], label int64 [*spatial])."""
 
     name: str
     shape: tuple[int, ...]  # spatial
     load: Callable[[], tuple[Tensor, Tensor]]
     patient: str
     centre: str = "all"
-    role: str | None = None  # where the data says so: train, validation or test
+    role: str | None = None  # train, validation or test, where the data says so
     place: str = ""  # the file, for messages
 
     @property
@@ -54,7 +53,7 @@ class Volumes:
 
 @dataclass(frozen=True)
 class Split:
-    """Numbers of cases. `train` holds those of one patient after the other: a smaller training set is its beginning."""
+    """Indices of cases. `train` holds those of one patient after the other: a smaller training set is its beginning."""
 
     train: tuple[tuple[int, ...], ...]
     validation: tuple[int, ...]
@@ -73,7 +72,7 @@ def split(
     n_validation: int | None = None,
     n_test: int | None = None,
 ) -> Split:
-    """Patients dealt out at random by `seed`, in the paper's shares unless numbers are given; roles in the data win.
+    """Patients divided at random by `seed`, in the paper's shares unless numbers are given; roles in the data win.
 
     >>> s = split(["a", "b", "c", "d", "e", "f"], [None] * 6, 0, [2], 1, 2)
     >>> len(s.train), len(s.validation), len(s.test), s.first(1) == s.first(2)[:1]
@@ -90,8 +89,8 @@ def split(
             parts[1] = parts[1][: n_validation if n_validation is not None else len(parts[1])]
             parts[2] = parts[2][: n_test if n_test is not None else len(parts[2])]
     else:
-        validating = round(VALIDATION_SHARE * len(order)) if n_validation is None else n_validation
-        testing = round(TEST_SHARE * len(order)) if n_test is None else n_test
+        validating = round(_VALIDATION_SHARE * len(order)) if n_validation is None else n_validation
+        testing = round(_TEST_SHARE * len(order)) if n_test is None else n_test
         rest = max(0, len(order) - validating - testing)
         parts = [order[:rest], order[rest : rest + validating], order[rest + validating :]]
         if rest + validating + testing > len(order):
@@ -104,22 +103,22 @@ def split(
 def _by_role(members: dict[str, list[int]], roles: Sequence[str | None]) -> dict[str, str]:
     named = {}
     for patient, cases in members.items():
-        found = {roles[case] for case in cases}
-        if len(found) != 1 or next(iter(found)) not in ROLES:
+        own = {roles[case] for case in cases}
+        if len(own) != 1 or next(iter(own)) not in ROLES:
             remedy = f"give every case of a patient one role of {', '.join(ROLES)}, or none to any"
-            raise BadInput("a patient has one role", f"roles of patient {patient!r}", sorted(map(str, found)), remedy)
-        named[patient] = str(next(iter(found)))
+            raise BadInput(f"patient {patient!r} must have one role", "role", sorted(map(str, own)), remedy)
+        named[patient] = str(next(iter(own)))
     return named
 
 
 def _check_sizes(parts: Sequence[Sequence[str]], n_train: Sequence[int], patients: int) -> None:
     train, validation, test = map(len, parts)
-    if validation < 1 or test < 1:
-        remedy = "add volumes, or set --n-validation and --n-test"
-        received = f"{validation} and {test} of {patients} patients"
-        raise BadInput("validation and test each need a patient", "patients for validation and test", received, remedy)
+    for name, count in (("n_validation", validation), ("n_test", test)):
+        if count < 1:
+            received = Phrase(f"{count} of {patients} patients")
+            raise BadInput(f"{name} must be at least 1", name, received, f"add volumes, or write {name}=1")
     for n in n_train:
         if not isinstance(n, int) or isinstance(n, bool) or n < 1 or n > train:
-            have = f"{train} of {patients} patients are left for training"
-            remedy = f"write numbers from 1 to {train}" if train else "lower --n-validation and --n-test"
-            raise BadInput(f"n_train is at most the training data: {have}", "--n-train", n, remedy)
+            what = f"n_train must be from 1 to {train}, the patients of {patients} that are left for training"
+            remedy = f"write numbers from 1 to {train}" if train else "lower n_validation and n_test"
+            raise BadInput(what, "n_train", n, remedy)

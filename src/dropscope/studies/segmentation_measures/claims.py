@@ -1,4 +1,4 @@
-"""What the paper claims, and whether it holds here. Owns the claims; each is decided by an interval or not at all."""
+"""Claims of the paper, and whether they hold here: each is decided by an interval or not at all."""
 
 from __future__ import annotations
 
@@ -7,25 +7,16 @@ from typing import Any
 import pandas as pd
 
 from dropscope.report import Claim, Verdict, format_estimate, verdict_of_interval
+from dropscope.studies.segmentation_measures import published
 from dropscope.studies.segmentation_measures.evaluation import FOUR
-from dropscope.studies.segmentation_measures.tables import SHORT
-
-# The order of the paper: what stands further left finds the errors better; the first two do not differ.
-PUBLISHED_PAIRS = (
-    ("averaged_variance", "bhattacharyya"),
-    ("averaged_entropy", "bhattacharyya"),
-    ("averaged_variance", "kullback_leibler"),
-    ("averaged_entropy", "kullback_leibler"),
-    ("bhattacharyya", "kullback_leibler"),
-)
-_PUBLISHED_DICE = "background .994, wall .764, lumen .885 (Gaussian, rate .3, n_train 69; private images)"
+from dropscope.studies.segmentation_measures.rows import LABELS
 
 
-def judged(
+def judge_claims(
     posteriors: pd.DataFrame, bootstrap: pd.DataFrame, measures: pd.DataFrame, best: dict[str, Any]
 ) -> list[Claim]:
     """`posteriors`, `bootstrap` and `measures` are the tables of `tables.py`; `best` has experiment, dice, cases."""
-    claims = [_pair(posteriors, bootstrap, a, b) for a, b in PUBLISHED_PAIRS]
+    claims = [_pair(posteriors, bootstrap, a, b) for a, b in published.PAIRS]
     claims += [_whole_order(claims), _count(posteriors), _cheapest(measures), _dice(best)]
     return claims
 
@@ -41,11 +32,12 @@ def _pair(posteriors: pd.DataFrame, bootstrap: pd.DataFrame, a: str, b: str) -> 
     )
     return Claim(
         f"{a} > {b}",
-        f"{SHORT[a].capitalize()} finds misclassified voxels better than {SHORT[b]}",
+        f"{LABELS[a].capitalize()} finds misclassified voxels better than {LABELS[b]}",
         "significant over 144 experiments",
         ours,
         verdict_of_interval(p.low, p.high, above=0.5),
-        "95 % interval of the Beta posterior over experiments (S3); beside it a bootstrap over patients at 1 − .05/6",
+        "95 % interval of the Beta posterior over experiments, as in the paper; "
+        "beside it a bootstrap over patients at 1 − .05/6",
     )
 
 
@@ -95,9 +87,9 @@ def _count(posteriors: pd.DataFrame) -> Claim:
 
 def _cheapest(measures: pd.DataFrame) -> Claim:
     column = "seconds per case ↓"
-    timed = measures[measures.measure.isin([SHORT[name] for name in FOUR])].set_index("measure")[column]
+    timed = measures[measures.measure.isin([LABELS[name] for name in FOUR])].set_index("measure")[column]
     fastest = str(timed.idxmin())
-    verdict: Verdict = "holds" if fastest == SHORT["averaged_variance"] else "does not hold"
+    verdict: Verdict = "holds" if fastest == LABELS["averaged_variance"] else "does not hold"
     return Claim(
         "cost",
         "Averaged variance is the cheapest of the four, which is why it is recommended",
@@ -113,7 +105,7 @@ def _dice(best: dict[str, Any]) -> Claim:
     return Claim(
         "Dice",
         "The network segments well enough for its errors to be worth finding",
-        _PUBLISHED_DICE,
+        published.DICE,
         f"{best['experiment']} (best validation loss): {values}; mean foreground {best['foreground']:.3f} "
         f"over {best['cases']} test cases",
         "cannot be decided",

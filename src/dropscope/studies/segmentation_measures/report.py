@@ -1,4 +1,4 @@
-"""Everything the study writes: tables, figures 1, 3, 4 and 5, the summary. Reads rows and exhibits, never a network."""
+"""Report of the study: tables, figures 1, 3, 4 and 5, and the summary, from rows and exhibits alone."""
 
 from __future__ import annotations
 
@@ -7,31 +7,34 @@ from typing import Any
 
 import pandas as pd
 
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, Phrase
 from dropscope.report import Claim, write_figure, write_summary, write_table
-from dropscope.studies.segmentation_measures import figures, tables
-from dropscope.studies.segmentation_measures.exhibits import Exhibits
-from dropscope.studies.segmentation_measures.judged import judged
+from dropscope.studies.segmentation_measures import figures, published, tables
+from dropscope.studies.segmentation_measures.claims import judge_claims
+from dropscope.studies.segmentation_measures.evaluation import FOUR
+from dropscope.studies.segmentation_measures.rows import mean_auprc
+from dropscope.studies.segmentation_measures.showcase import Exhibits
 
 TITLE = "Which uncertainty measure finds the wrong voxels (segmentation-measures)"
 _PAPER = {
-    "n_train": [3, 5, 9, 15, 25, 30, 40, 69],
-    "rates": [i / 10 for i in range(1, 10)],
-    "networks": 144,
-    "passes": 50,
+    "n_train": list(published.N_TRAIN),
+    "rates": list(published.RATES),
+    "networks": published.NETWORKS,
+    "passes": published.PASSES,
 }
 
 
-def report(
+def write_report(
     folder: Path, rows: pd.DataFrame, exhibits: Exhibits, facts: dict[str, Any]
 ) -> tuple[list[Claim], dict[str, pd.DataFrame]]:
-    """Writes tables, figures and `summary.md` into the folder; the claims and the tables are returned too."""
+    """Writes tables, figures and `summary.md` into the folder, and returns the claims and the tables."""
     if not (rows.errors > 0).any():
-        raise BadInput("measures are judged by the voxels that are wrong", "misclassified voxels of all test cases", 0,
-                       "take harder cases or train on fewer; rows and networks are kept")  # fmt: skip
+        what = "test cases must have misclassified voxels, by which measures are judged"
+        remedy = "take harder cases or train on fewer; rows and networks are kept"
+        raise BadInput(what, "data", Phrase("none"), remedy)
     classes = facts["classes"]
     costs = exhibits.about["costs"]
-    found = {
+    made = {
         "experiments": tables.per_experiment(rows),
         "measures": tables.per_measure(rows, costs),
         "posteriors": tables.posteriors(rows),
@@ -47,38 +50,38 @@ def report(
         "floors": "Kullback-Leibler at three floors of an empty bin",
         "cases": "The uncertainty of a whole case against 1 − mean foreground Dice, over experiments",
     }
-    for name, table in found.items():
+    for name, table in made.items():
         write_table(folder, name, table, captions[name])
-    best = _best(found["experiments"], exhibits, classes)
-    claims = judged(found["posteriors"], found["bootstrap"], found["measures"], best)
-    values = tables.means(rows)
+    best = _best(made["experiments"], exhibits, classes)
+    claims = judge_claims(made["posteriors"], made["bootstrap"], made["measures"], best)
+    values = mean_auprc(rows)
     write_figure(folder, "figure1_maps", figures.maps_figure(exhibits, classes))
-    write_figure(folder, "figure3_dice", figures.dice_figure(found["experiments"], classes))
+    write_figure(folder, "figure3_dice", figures.dice_figure(made["experiments"], classes))
     write_figure(folder, "figure4_auprc", figures.auprc_figure(values))
     write_figure(folder, "figure5_posteriors", figures.posteriors_figure(values))
-    write_summary(folder, TITLE, _paragraphs(rows, facts, best, exhibits, found), claims, _smaller(facts))
-    return claims, found
+    write_summary(folder, TITLE, _paragraphs(facts, best, exhibits, made), claims, _smaller(facts))
+    return claims, made
 
 
 def _best(experiments: pd.DataFrame, exhibits: Exhibits, classes: list[str]) -> dict[str, Any]:
     row = experiments[experiments.experiment == exhibits.about["experiment"]].iloc[0]
     dice = {name: float(row[f"dice_{i}"]) for i, name in enumerate(classes)}
-    found = {"experiment": str(row.experiment), "dice": dice, "cases": int(row.images)}
-    return found | {"foreground": float(row.dice_foreground)}
+    best = {"experiment": str(row.experiment), "dice": dice, "cases": int(row.images)}
+    return best | {"foreground": float(row.dice_foreground)}
 
 
 def _paragraphs(
-    rows: pd.DataFrame, facts: dict[str, Any], best: dict[str, Any], exhibits: Exhibits, found: dict[str, pd.DataFrame]
+    facts: dict[str, Any], best: dict[str, Any], exhibits: Exhibits, made: dict[str, pd.DataFrame]
 ) -> list[str]:
-    experiments = found["experiments"]
+    experiments = made["experiments"]
     cells = int(experiments.images.sum())
     without = int(experiments.without_errors.sum())
     train, validation, test = facts["cases"]
-    ranked = found["measures"].sort_values("mean AUC-PR ↑", ascending=False)
+    ranked = made["measures"].sort_values("mean AUC-PR ↑", ascending=False)
     order = ", ".join(f"{row.measure} {row._2:.4f}" for row in ranked.itertuples())
     per = "during training and at inference" if facts["dropout"] == "training" else "at inference only"
     measured = exhibits.about
-    share = sum(measured["costs"][name] for name in tables.FOUR) / measured["costs"]["forward"]
+    share = sum(measured["costs"][name] for name in FOUR) / measured["costs"]["forward"]
     text = [
         f"{facts['networks']} networks on {facts['data']}: n_train {facts['n_train']} × rate {facts['rates']} × "
         f"{' and '.join(facts['noise'])} dropout {per}; {train}/{validation}/{test} cases for training, validation "
