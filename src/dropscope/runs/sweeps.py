@@ -75,6 +75,7 @@ def sweep(
         AuditFailed: Where noise of one of the placements would not take effect as asked.
 
     Examples:
+        >>> import torch
         >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
         >>> run = sweep(net, ["0=0.2", "0=0.5"], (torch.randn(40, 4), torch.randint(0, 3, (40,))), passes=5)
         >>> sorted(run.rows.placement.unique()), len(run.rows), len(run.baseline)
@@ -109,6 +110,7 @@ def plan_sweep(
         AuditFailed: As `sweep`.
 
     Examples:
+        >>> import torch
         >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
         >>> plan = plan_sweep(net, ["0=0.2", "0=0.5"], (torch.randn(40, 4), torch.randint(0, 3, (40,))), passes=5)
         >>> plan.engine, plan.placements, plan.computed
