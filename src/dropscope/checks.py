@@ -23,7 +23,10 @@ def check_choice(value: object, name: str, valid: Iterable[str]) -> str:
     words = tuple(valid)
     if isinstance(value, str) and value in words:
         return value
-    raise BadInput(f"{name} must be one of {', '.join(words)}", name, value, nearest(str(value), words))
+    remedy = nearest(str(value), words)
+    if name.isidentifier() and "did you mean" not in remedy:  # the message lists the words already
+        remedy = f"write {name}={words[0]!r}"
+    raise BadInput(f"{name} must be one of {', '.join(words)}", name, value, remedy)
 
 
 def check_count(value: object, name: str, example: int) -> int:

@@ -34,8 +34,12 @@ def test_a_choice_is_one_of_the_words_and_the_closest_is_suggested() -> None:
     with refused("label") as caught:
         check_choice("plian", "label", ("mean", "plain"))
     assert "'plain'" in caught.value.remedy
-    with refused("label"):
-        check_choice(["mean"], "label", ("mean", "plain"))
+    with refused("label") as caught:
+        check_choice(["xyz"], "label", ("mean", "plain"))
+    assert caught.value.remedy == "write label='mean'"
+    with refused("noise of 'fc1'") as caught:
+        check_choice("xyz", "noise of 'fc1'", ("bernoulli", "gaussian"))
+    assert "'gaussian'" in caught.value.remedy
 
 
 @pytest.mark.parametrize("count", [0, -1, 2.0, "2", True, None])
