@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput
-from dropscope.scores.images import images, valid_voxels
+from dropscope.scores.voxels import images, valid_voxels
 
 _VOXELS_AT_ONCE = 1 << 16
 

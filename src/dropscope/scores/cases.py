@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput
-from dropscope.scores.images import image_dims, images, like, valid_voxels
 from dropscope.scores.ranking import checked_uncertainty
+from dropscope.scores.voxels import image_dims, images, like, valid_voxels
 
 
 def foreground_mean(

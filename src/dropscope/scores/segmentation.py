@@ -11,8 +11,8 @@ from torch import Tensor
 
 from dropscope.errors import BadInput, Phrase
 from dropscope.scores.detection import detection_of
-from dropscope.scores.images import images, like
 from dropscope.scores.ranking import checked_correct, rank
+from dropscope.scores.voxels import images, like
 
 
 def dice(

@@ -1,4 +1,4 @@
-"""Images within tensors: the last `spatial` dimensions, by default all but the first, as one dimension of voxels.
+"""Voxels of images within tensors: the last `spatial` dimensions, by default all but the first, as one dimension.
 
 Owns the checks that dense scores share: shape, masks of valid voxels.
 """
