@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from dropscope.data import Batch
 from dropscope.engine.session import Session
 from dropscope.engine.summary import PlanSummary
 from dropscope.engine.tree import Subtree
+from dropscope.errors import BadInput, Phrase
 from dropscope.injection import ResolvedPlacement
 from dropscope.statistics import PassStatistics
 
@@ -25,6 +27,13 @@ Tick = Callable[[int], None]  # called with the number of predictions just made
 
 def quiet(predictions: int) -> None:
     """A tick that nobody looks at."""
+
+
+def check_finite(values: Tensor) -> None:
+    """Refuses the NaN and infinity that noise brings about; waits for the device."""
+    if not bool(torch.isfinite(values).all()):
+        remedy = "lower the rates, or look at the layers after the noise: they overflow or divide by zero"
+        raise BadInput("outputs must be finite under noise", "placement", Phrase("NaN or infinity"), remedy)
 
 
 @dataclass(frozen=True)

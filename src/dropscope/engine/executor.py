@@ -22,10 +22,11 @@ from dropscope.data import Batch
 from dropscope.device import runs_kernels
 from dropscope.engine import fusion, segments
 from dropscope.engine.cost import Blocks
+from dropscope.engine.engine import check_finite
 from dropscope.engine.graph import feed_values
 from dropscope.engine.segments import Segment, SegmentNoise
 from dropscope.engine.tree import Plan, Step, Subtree
-from dropscope.errors import BadInput, Phrase, first_line
+from dropscope.errors import first_line
 from dropscope.model import Call
 from dropscope.noise import bits, site_key, streams, threshold
 from dropscope.statistics import PassStatistics
@@ -332,9 +333,7 @@ def statistics_of(
                     found[where][1].update(result.movedim(3, -1), passes_dim=1, check=False)
                 work.tick((leaves.stop - leaves.start) * len(numbers) * batch.n)
     for _, kept in found.values():
-        if not bool(torch.isfinite(kept.mean).all()):
-            remedy = "lower the rates, or look at the layers after the noise: they overflow or divide by zero"
-            raise BadInput("outputs must be finite under noise", "placement", Phrase("NaN or infinity"), remedy)
+        check_finite(kept.mean)
     return plain, list(found.values())
 
 

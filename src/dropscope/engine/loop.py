@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dropscope.data import Batch
 from dropscope.device import free_bytes
-from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, quiet
+from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, check_finite, quiet
 from dropscope.engine.session import Session, precise
 from dropscope.engine.summary import PlanSummary, summarise_loop
 from dropscope.injection import Noise, ResolvedPlacement
@@ -75,7 +75,8 @@ class LoopEngine:
                     kept = PassStatistics(needs, plain.movedim(1, -1))
                     for block in self.samples(number, batch, range(self.passes), tick):
                         for p in block.probabilities:
-                            kept.update(p.movedim(1, -1).unsqueeze(0))
+                            kept.update(p.movedim(1, -1).unsqueeze(0), check=False)
+                    check_finite(kept.mean)
                     chunks.append((np.array([number]), kept))
             yield StatisticsBlock(batch, plain, chunks)
 
@@ -102,13 +103,15 @@ class LoopEngine:
                 first += count
 
     def _forward(self, noise: Noise, batch: Batch, first: int, count: int) -> Tensor:
-        session = self.session
+        session, call = self.session, self.session.fed(batch.call)
         if not self.fold:
             noise.at(pass_=first, ids=batch.keys)
-            return session.forward(batch.call).unsqueeze(0)
+            p = probabilities(call.run(session.running), session.outputs, check=False)
+            check_finite(p)
+            return p.unsqueeze(0)
         numbers = torch.arange(first, first + count, device=session.device).repeat_interleave(batch.n)
         noise.at(pass_=numbers, ids=batch.keys.repeat(count))
-        folded = session.fed(batch.call).repeat(count)
+        folded = call.repeat(count)
         p = probabilities(session.running(*folded.args, **folded.kwargs), session.outputs, check=False)
         return p.reshape(count, batch.n, *p.shape[1:])
 
