@@ -16,14 +16,17 @@ from torch import nn
 torch.set_num_threads(1)  # the models are tiny: a second thread only waits
 
 _STUDIES = Path(__file__).parent / "studies"
+_WHOLE_STUDIES = {"done", "whole"}  # fixtures that run one
 _NEEDS_GPU = re.compile(r"^(needs|no) .*(GPU|CUDA|Triton)")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Markers that follow from what a test is: `study` by folder, `gpu` and `data` by what it is skipped without."""
+    """Markers that follow from what a test is: `study` by folder, the others by what it needs."""
     for item in items:
         if _STUDIES in item.path.parents:
             item.add_marker("study")
+            if _WHOLE_STUDIES & set(getattr(item, "fixturenames", ())):
+                item.add_marker("slow")
         if any(_NEEDS_GPU.match(mark.kwargs.get("reason", "")) for mark in item.iter_markers("skipif")):
             item.add_marker("gpu")
         if _reads_data(item):

@@ -148,6 +148,7 @@ def test_a_network_that_is_there_is_not_trained_again_and_a_finished_study_does_
 
 
 @pytest.mark.usefixtures("unreported")
+@pytest.mark.slow
 def test_workers_change_no_row_and_every_step_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[tuple[str, int, list[int]]] = []
 

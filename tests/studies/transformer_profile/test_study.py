@@ -197,6 +197,7 @@ def test_what_is_there_is_not_done_again(whole: study.Outcome, folder: Path, mon
 
 
 @pytest.mark.usefixtures("no_reports")
+@pytest.mark.slow
 def test_components_per_configuration_and_masks_per_pass(folder: Path, tmp_path: Path) -> None:
     done = study.run(
         asked(folder, "bert", "albert", rates="component", train="per_configuration", masks="per_pass"),
@@ -623,6 +624,7 @@ def test_the_commands_choices_are_the_studys() -> None:
         assert {member.value for member in choice} == set(known)
 
 
+@pytest.mark.slow
 def test_the_example_runs(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     example = Path(__file__).parents[3] / "examples" / "transformer_profile.py"
     files = [str(folder / "bert"), str(folder / "squad.json"), str(folder / "hellaswag.jsonl")]

@@ -204,6 +204,7 @@ def test_the_figures_of_a_data_set_are_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif("DROPSCOPE_DATA" not in os.environ, reason="DROPSCOPE_DATA is not set: no real mammograms")
+@pytest.mark.slow
 def test_all_real_mammograms_keep_their_breast() -> None:
     """Of every real mammogram at least 99.9 % of the tissue, found by other means, lies in the box; and boxes are on
     average smaller than those of the paper's rule, which reach out to markers."""

@@ -342,6 +342,7 @@ def _with_ties(rows: pd.DataFrame, backwards: bool) -> pd.DataFrame:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_figure_and_table_of_two_tasks(tmp_path: Path, three: list[NetworkResult], judged: list[Claim]) -> None:
     beside = task_of("mammography", EFFNET), [result_of(seed, EFFNET, rates=(0.3, 0.7)) for seed in range(2)]
     (tmp_path / "not-made.md").write_text("of an earlier, smaller run")
@@ -359,6 +360,7 @@ def test_every_figure_and_table_of_two_tasks(tmp_path: Path, three: list[Network
     assert plt.get_fignums() == []
 
 
+@pytest.mark.slow
 def test_a_tiny_grid_of_one_network(tmp_path: Path) -> None:
     """One rate, no per-example values, no inputs, no choice: what can be made is made, the rest is named."""
     full = result_of(0, rates=(0.5,), n=40)

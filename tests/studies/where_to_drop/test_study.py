@@ -244,6 +244,7 @@ def test_accuracy_is_that_of_the_kept_weights(done: Path, cifar: CifarImages) ->
     assert accuracy(net, scale_pixels(cifar.test_images[:40]), cifar.test_labels[:40], 7) == pytest.approx(float(right))
 
 
+@pytest.mark.slow
 def test_taken_up_again_nothing_is_trained_and_rows_are_the_same(done: Path, cifar: CifarImages) -> None:
     before = load_results(done)[0]
     (done / "results" / "seed-0" / "result.json").unlink()  # as if killed before the result was written
@@ -344,6 +345,7 @@ def test_an_own_model_is_split_into_choosing_and_reporting() -> None:
     assert caught.value.received == "nope"
 
 
+@pytest.mark.slow
 def test_the_command_runs_an_own_model_end_to_end(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(OWN)
     arguments = ["study", "where-to-drop", "--model", f"{tmp_path}/mine.py:model", "--data", f"{tmp_path}/mine.py:data"]
@@ -377,6 +379,7 @@ def test_an_example_with_nan_is_named_before_any_work() -> None:
     assert "2 of 60 examples (the first is number 3, from 0)" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_data_that_is_refused_leaves_its_folder_free(tmp_path: Path) -> None:
     """Labels that count from 1, then labels that count from 0: no advice to repeat the broken command."""
     scope: dict[str, Any] = {}
@@ -387,6 +390,7 @@ def test_data_that_is_refused_leaves_its_folder_free(tmp_path: Path) -> None:
     run_tiny(own_task(scope["model"](), (images, labels)), tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_an_own_model_with_other_code_is_another_study(tmp_path: Path) -> None:
     scope: dict[str, Any] = {}
     exec(OWN, scope)
