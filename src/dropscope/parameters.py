@@ -57,7 +57,9 @@ def shares(source: Callable[..., Any], *, without: tuple[str, ...] = ()) -> Call
             return function(*args, **kwargs)
 
         call.__signature__ = signature  # type: ignore[attr-defined]
-        call.__doc__ = _with_sections(function.__doc__, {"Args": {p.name: texts[p.name] for p in more}})
+        call.__doc__ = _with_sections(
+            function.__doc__, {"Args": {p.name: texts[p.name] for p in more}}, shared_first=False
+        )
         return call  # type: ignore[return-value]
 
     return decorate
@@ -83,7 +85,7 @@ def documented(
 
     def decorate(function: Function) -> Function:
         sections = {"Args": dict(args or {}), "Returns": {"": returns} if returns else {}, "Raises": dict(raises or {})}
-        function.__doc__ = _with_sections(function.__doc__, sections)
+        function.__doc__ = _with_sections(function.__doc__, sections, shared_first=True)
         return function
 
     return decorate
@@ -102,8 +104,8 @@ def _entries(section: str) -> dict[str, str]:
     return {match.group(1): section[match.end() : end].strip() for match, end in zip(starts, ends, strict=True)}
 
 
-def _with_sections(doc: str | None, added: Mapping[str, Mapping[str, str]]) -> str:
-    """The docstring with more entries in its sections, each in its place."""
+def _with_sections(doc: str | None, added: Mapping[str, Mapping[str, str]], *, shared_first: bool) -> str:
+    """The docstring with more entries in its sections, before or after its own."""
     clean = inspect.cleandoc(doc or "")
     first = min(
         (m.start() for name in _SECTIONS if (m := re.search(rf"^{name}:$", clean, re.MULTILINE))), default=len(clean)
@@ -112,7 +114,7 @@ def _with_sections(doc: str | None, added: Mapping[str, Mapping[str, str]]) -> s
     for name in _SECTIONS:
         body = _section(clean, name)
         more = "\n".join(f"    {key}: {text}" if key else f"    {text}" for key, text in added.get(name, {}).items())
-        body = "\n".join(text for text in (body, more) if text)
+        body = "\n".join(text for text in ((more, body) if shared_first else (body, more)) if text)
         if body:
             parts.append(f"{name}:\n{body}")
     return "\n\n".join(parts) + "\n"

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput
-from dropscope.measures.needs import statistics_of
+from dropscope.measures.needs import measure_docs, plain_docs, statistics_of
 from dropscope.statistics import PassStatistics
 
 
+@measure_docs()
 def max_probability(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Tensor:
     """One minus the highest mean probability: an uncertainty, although named after the confidence it turns round.
 
@@ -17,16 +18,6 @@ def max_probability(passes: PassStatistics | Tensor, *, plain: Tensor | None = N
 
     Not plain_max_probability, the same of one pass without noise.
     Reference: Hendrycks and Gimpel (2017).
-
-    Args:
-        passes: Statistics that keep "sum_p", or stored passes `[passes, N, C, ...]`.
-        plain: Not used.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where the statistic was not kept.
 
     Examples:
         >>> max_probability(torch.tensor([[[0.5, 0.5]], [[1.0, 0.0]]])).tolist()
@@ -36,6 +27,7 @@ def max_probability(passes: PassStatistics | Tensor, *, plain: Tensor | None = N
     return (1 - kept.mean.amax(-1)).clamp_min(0).to(kept.dtype)
 
 
+@measure_docs(raises="Where there is one class, or the statistic was not kept.")
 def margin(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Tensor:
     """One minus the gap between the two highest mean probabilities.
 
@@ -43,16 +35,6 @@ def margin(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> T
 
     Not max_probability, which for two classes ranks the same; with more, the runner-up counts here.
     Reference: Scheffer et al. (2001).
-
-    Args:
-        passes: Statistics that keep "sum_p", or stored passes `[passes, N, C, ...]`.
-        plain: Not used.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where there is one class, or the statistic was not kept.
 
     Examples:
         >>> margin(torch.tensor([[[0.5, 0.5]], [[1.0, 0.0]]])).tolist()
@@ -62,20 +44,11 @@ def margin(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> T
     return _margin(kept.mean).to(kept.dtype)
 
 
+@plain_docs()
 def plain_entropy(p: Tensor, *, axis: int = 1) -> Tensor:
     """Entropy of one plain pass: the baseline of predictive_entropy.
 
     −Σ_c p log p. In [0, log C]. Not an entropy of several passes.
-
-    Args:
-        p: Probabilities `[N, C, ...]` of one pass.
-        axis: The dimension of the classes.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where `p` holds no probabilities.
 
     Examples:
         >>> plain_entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]])).tolist()
@@ -84,20 +57,11 @@ def plain_entropy(p: Tensor, *, axis: int = 1) -> Tensor:
     return torch.special.entr(_classes_last(p, axis)).sum(-1).to(_precision(p))
 
 
+@plain_docs()
 def plain_max_probability(p: Tensor, *, axis: int = 1) -> Tensor:
     """One minus the highest probability of one plain pass: the baseline of max_probability.
 
     1 − max_c p. In [0, 1 − 1/C]. Not the confidence itself, which is one minus this.
-
-    Args:
-        p: Probabilities `[N, C, ...]` of one pass.
-        axis: The dimension of the classes.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where `p` holds no probabilities.
 
     Examples:
         >>> plain_max_probability(torch.tensor([[0.5, 0.5], [1.0, 0.0]])).tolist()
@@ -106,20 +70,11 @@ def plain_max_probability(p: Tensor, *, axis: int = 1) -> Tensor:
     return (1 - _classes_last(p, axis).amax(-1)).clamp_min(0).to(_precision(p))
 
 
+@plain_docs("Where `p` holds no probabilities, or one class.")
 def plain_margin(p: Tensor, *, axis: int = 1) -> Tensor:
     """One minus the gap between the two highest probabilities of one plain pass: the baseline of margin.
 
     1 − (p_(1) − p_(2)). In [0, 1]. Not the gap itself, which is one minus this.
-
-    Args:
-        p: Probabilities `[N, C, ...]` of one pass.
-        axis: The dimension of the classes.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where `p` holds no probabilities, or one class.
 
     Examples:
         >>> plain_margin(torch.tensor([[0.5, 0.5], [1.0, 0.0]])).tolist()

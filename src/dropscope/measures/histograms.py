@@ -9,13 +9,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from dropscope.errors import BadInput
-from dropscope.measures.needs import statistics_of
+from dropscope.measures.needs import measure_docs, statistics_of
 from dropscope.statistics import HistogramSummary, PassStatistics, summarize, top_two
 
 _SLAB = 1 << 17  # counts of a histogram that are looked at together: in float64 they fit into a cache
 _FLOOR = 1e-7
 
 
+@measure_docs()
 def averaged_entropy(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Tensor:
     """Entropy over passes of each class's probability, averaged over classes.
 
@@ -24,16 +25,6 @@ def averaged_entropy(passes: PassStatistics | Tensor, *, plain: Tensor | None = 
 
     Not expected_entropy, the entropy over classes within a pass; this one is over passes within a class.
     Reference: Camarasa et al. (2020), eq 4.
-
-    Args:
-        passes: Statistics that keep "histogram", or stored passes `[passes, N, C, ...]`.
-        plain: Not used.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where the statistic was not kept.
 
     Examples:
         >>> import torch
@@ -44,6 +35,7 @@ def averaged_entropy(passes: PassStatistics | Tensor, *, plain: Tensor | None = 
     return _summary(kept).entropy.to(kept.dtype)
 
 
+@measure_docs(raises="Where there is one class, or a statistic was not kept.")
 def bhattacharyya(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Tensor:
     """Overlap of the histograms of the two classes of highest mean.
 
@@ -51,16 +43,6 @@ def bhattacharyya(passes: PassStatistics | Tensor, *, plain: Tensor | None = Non
 
     Not kullback_leibler, which goes on telling apart histograms that do not overlap at all.
     Reference: Camarasa et al. (2020), eq 5.
-
-    Args:
-        passes: Statistics that keep "histogram" and "sum_p", or stored passes `[passes, N, C, ...]`.
-        plain: Not used.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where there is one class, or a statistic was not kept.
 
     Examples:
         >>> import torch
@@ -73,6 +55,7 @@ def bhattacharyya(passes: PassStatistics | Tensor, *, plain: Tensor | None = Non
     return overlap.to(kept.dtype)
 
 
+@measure_docs(raises="Where `floor` is no share, there is one class, or a statistic was not kept.")
 def kullback_leibler(passes: PassStatistics | Tensor, *, plain: Tensor | None = None, floor: float = _FLOOR) -> Tensor:
     """Minus the divergence of the histograms of the two classes of highest mean.
 
@@ -83,15 +66,7 @@ def kullback_leibler(passes: PassStatistics | Tensor, *, plain: Tensor | None = 
     Reference: Camarasa et al. (2020), eq 6.
 
     Args:
-        passes: Statistics that keep "histogram" and "sum_p", or stored passes `[passes, N, C, ...]`.
-        plain: Not used.
         floor: Share of an empty bin, in (0, 1).
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where `floor` is no share, there is one class, or a statistic was not kept.
 
     Examples:
         >>> import torch

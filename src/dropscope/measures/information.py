@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput
-from dropscope.measures.needs import statistics_of
+from dropscope.measures.needs import measure_docs, statistics_of
 from dropscope.statistics import PassStatistics
 
 
+@measure_docs()
 def predictive_entropy(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Tensor:
     """Entropy of the mean of the passes.
 
@@ -17,16 +18,6 @@ def predictive_entropy(passes: PassStatistics | Tensor, *, plain: Tensor | None 
 
     Not expected_entropy, the mean of the entropies: that one leaves out the disagreement between passes.
     Reference: Benyamina and Jemelen, eq 11.
-
-    Args:
-        passes: Statistics that keep "sum_p", or stored passes `[passes, N, C, ...]`.
-        plain: Not used.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where the statistic was not kept.
 
     Examples:
         >>> predictive_entropy(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])).tolist()
@@ -36,6 +27,7 @@ def predictive_entropy(passes: PassStatistics | Tensor, *, plain: Tensor | None 
     return torch.special.entr(kept.mean).sum(-1).to(kept.dtype)
 
 
+@measure_docs()
 def expected_entropy(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Tensor:
     """Mean over passes of each pass's entropy.
 
@@ -43,16 +35,6 @@ def expected_entropy(passes: PassStatistics | Tensor, *, plain: Tensor | None = 
 
     Not predictive_entropy, the entropy of the mean, which is never smaller than this.
     Reference: Benyamina and Jemelen, eq 12.
-
-    Args:
-        passes: Statistics that keep "sum_plogp", or stored passes `[passes, N, C, ...]`.
-        plain: Not used.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where the statistic was not kept.
 
     Examples:
         >>> expected_entropy(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])).tolist()
@@ -62,6 +44,7 @@ def expected_entropy(passes: PassStatistics | Tensor, *, plain: Tensor | None = 
     return kept.mean_entropy.to(kept.dtype)
 
 
+@measure_docs(raises="Where a statistic was not kept.")
 def bald(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Tensor:
     """Mutual information of prediction and mask: how much the passes disagree. Also called mutual_information.
 
@@ -70,16 +53,6 @@ def bald(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Ten
 
     Not bald_corrected, which is without that bias; not expected_entropy, the part of the entropy that is left.
     Reference: Benyamina and Jemelen, eq 13.
-
-    Args:
-        passes: Statistics that keep "sum_p" and "sum_plogp", or stored passes `[passes, N, C, ...]`.
-        plain: Not used.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where a statistic was not kept.
 
     Examples:
         >>> bald(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])).tolist()

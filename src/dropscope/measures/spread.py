@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dropscope.measures.needs import statistics_of
+from dropscope.measures.needs import measure_docs, statistics_of
 from dropscope.statistics import PassStatistics
 
 
+@measure_docs(
+    raises="Where `plain` is missing, or the statistic was not kept.",
+    plain="Probabilities `[N, C, ...]` of the plain pass; required with stored passes.",
+)
 def variation_predicted(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Tensor:
     """Mean squared deviation of the predicted class's probability from the plain pass.
 
@@ -15,16 +19,6 @@ def variation_predicted(passes: PassStatistics | Tensor, *, plain: Tensor | None
 
     Not the variance of p_t(c*), which is around the mean of the passes and so misses their common shift from p*.
     Reference: Benyamina and Jemelen, eq 9.
-
-    Args:
-        passes: Statistics that keep "predicted_deviation", or stored passes `[passes, N, C, ...]`.
-        plain: Probabilities `[N, C, ...]` of the plain pass; required with stored passes.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where `plain` is missing, or the statistic was not kept.
 
     Examples:
         >>> import torch
@@ -35,6 +29,7 @@ def variation_predicted(passes: PassStatistics | Tensor, *, plain: Tensor | None
     return kept.predicted_deviation.to(kept.dtype)
 
 
+@measure_docs()
 def variation_max(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Tensor:
     """Variance over passes of the highest probability.
 
@@ -42,16 +37,6 @@ def variation_max(passes: PassStatistics | Tensor, *, plain: Tensor | None = Non
 
     Not averaged_variance, which follows every class; here the class may change from pass to pass unseen.
     Reference: Benyamina and Jemelen, eq 10.
-
-    Args:
-        passes: Statistics that keep "max_moments", or stored passes `[passes, N, C, ...]`.
-        plain: Not used.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where the statistic was not kept.
 
     Examples:
         >>> import torch
@@ -62,6 +47,7 @@ def variation_max(passes: PassStatistics | Tensor, *, plain: Tensor | None = Non
     return kept.max_variance.to(kept.dtype)
 
 
+@measure_docs()
 def averaged_variance(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Tensor:
     """Variance over passes of each class's probability, averaged over classes.
 
@@ -69,16 +55,6 @@ def averaged_variance(passes: PassStatistics | Tensor, *, plain: Tensor | None =
 
     Not averaged_std, the mean of the standard deviations, which ranks differently.
     Reference: Camarasa et al. (2020), eq 3.
-
-    Args:
-        passes: Statistics that keep "class_moments", or stored passes `[passes, N, C, ...]`.
-        plain: Not used.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where the statistic was not kept.
 
     Examples:
         >>> import torch
@@ -89,6 +65,7 @@ def averaged_variance(passes: PassStatistics | Tensor, *, plain: Tensor | None =
     return kept.class_variance.mean(-1).to(kept.dtype)
 
 
+@measure_docs()
 def averaged_std(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Tensor:
     """Standard deviation over passes of each class's probability, averaged over classes.
 
@@ -96,16 +73,6 @@ def averaged_std(passes: PassStatistics | Tensor, *, plain: Tensor | None = None
 
     Not averaged_variance, which is what Camarasa et al. define; this is what their code computes.
     Reference: Camarasa et al. (2020), code of eq 3.
-
-    Args:
-        passes: Statistics that keep "class_moments", or stored passes `[passes, N, C, ...]`.
-        plain: Not used.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where the statistic was not kept.
 
     Examples:
         >>> import torch
@@ -116,6 +83,7 @@ def averaged_std(passes: PassStatistics | Tensor, *, plain: Tensor | None = None
     return kept.class_variance.sqrt().mean(-1).to(kept.dtype)
 
 
+@measure_docs()
 def variation_ratio(passes: PassStatistics | Tensor, *, plain: Tensor | None = None) -> Tensor:
     """Share of passes that do not predict the class that most passes predict.
 
@@ -123,16 +91,6 @@ def variation_ratio(passes: PassStatistics | Tensor, *, plain: Tensor | None = N
 
     Not max_probability, which weighs votes by their probability; here there are only T + 1 values, so many ties.
     Reference: Gal (2016), Uncertainty in Deep Learning, eq 3.19.
-
-    Args:
-        passes: Statistics that keep "votes", or stored passes `[passes, N, C, ...]`.
-        plain: Not used.
-
-    Returns:
-        The uncertainty of each example or voxel, `[N, ...]`. Higher is more uncertain.
-
-    Raises:
-        BadInput: Where the statistic was not kept.
 
     Examples:
         >>> import torch

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput, Phrase
+from dropscope.scores.docs import probability_docs
 from dropscope.scores.ranking import check_classes
 
 
+@probability_docs()
 def ece(
     probabilities: Tensor, labels: Tensor, bins: int = 15, *, binning: Literal["width", "mass"] = "width"
 ) -> Tensor:
@@ -25,17 +27,9 @@ def ece(
     Reference: Guo et al. (2017); Nixon et al. (2019) for "mass".
 
     Args:
-        probabilities: `[..., n, C]`.
-        labels: Class indices `[n]` or `[..., n]`.
         bins: How many bins.
         binning: "width": bin = min(⌊bins·p⌋, bins − 1). "mass": bins of about n/bins examples by rank, where equal
             confidences share the bin of the first of them.
-
-    Returns:
-        `[...]`, float64.
-
-    Raises:
-        BadInput: Where these are no probabilities, or labels are no classes of theirs.
 
     Examples:
         >>> ece(torch.tensor([[0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1])).item()
@@ -58,22 +52,13 @@ def ece(
     return torch.stack([torch.where(place == b, gap, 0.0).sum(-1).abs() for b in range(bins)]).sum(0) / n
 
 
+@probability_docs()
 def brier(probabilities: Tensor, labels: Tensor) -> Tensor:
     """Brier score: mean squared distance of the probabilities from the label.
 
     (1/n) Σ_x Σ_c (p_c − [c = label])². In [0, 2]. Lower is better; proper.
 
     Not the two-class form over one probability, which is half of this. Reference: Brier (1950).
-
-    Args:
-        probabilities: `[..., n, C]`.
-        labels: Class indices `[n]` or `[..., n]`.
-
-    Returns:
-        `[...]`, float64.
-
-    Raises:
-        BadInput: Where these are no probabilities, or labels are no classes of theirs.
 
     Examples:
         >>> brier(torch.tensor([[0.75, 0.25], [0.5, 0.5]]), torch.tensor([0, 1])).item()
@@ -84,6 +69,7 @@ def brier(probabilities: Tensor, labels: Tensor) -> Tensor:
     return (p.double() - target).square().sum(-1).mean(-1)
 
 
+@probability_docs()
 def nll(probabilities: Tensor, labels: Tensor, *, floor: float = 1e-12) -> Tensor:
     """Log loss: mean negative log probability of the label.
 
@@ -92,15 +78,7 @@ def nll(probabilities: Tensor, labels: Tensor, *, floor: float = 1e-12) -> Tenso
     Not the loss from logits, which has no floor. Reference: Good (1952).
 
     Args:
-        probabilities: `[..., n, C]`.
-        labels: Class indices `[n]` or `[..., n]`.
         floor: Smallest probability of a label: one impossible label costs 27.6 instead of everything.
-
-    Returns:
-        `[...]`, float64.
-
-    Raises:
-        BadInput: Where these are no probabilities, or labels are no classes of theirs.
 
     Examples:
         >>> round(nll(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([1, 0])).item(), 6)

@@ -12,25 +12,17 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput
+from dropscope.scores.docs import ranking_docs
 from dropscope.scores.ranking import Ranking, check_classes, checked_correct, rank
 
 
+@ranking_docs("Coverage k/n `[n]` and risk `[..., n]`, float64.")
 def risk_coverage_curve(uncertainty: Tensor, correct: Tensor) -> tuple[Tensor, Tensor]:
     """Risk at every coverage: the share of errors among the k most certain examples, k = 1 … n.
 
     Both in [0, 1]; lower risk is better. Within a group of equal uncertainty errors count as spread evenly.
 
     Not `accuracy_curve`, where ties enter together. Reference: El-Yaniv and Wiener (2010); Geifman and El-Yaniv (2017).
-
-    Args:
-        uncertainty: `[..., n]`, higher for less certain examples.
-        correct: 0/1 per example, `[n]` or `[..., n]`.
-
-    Returns:
-        Coverage k/n `[n]` and risk `[..., n]`, float64.
-
-    Raises:
-        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1 or does not match it.
 
     Examples:
         >>> coverage, risk = risk_coverage_curve(torch.tensor([0.1, 0.2, 0.2, 0.4]), torch.tensor([1, 1, 0, 0]))
@@ -42,6 +34,7 @@ def risk_coverage_curve(uncertainty: Tensor, correct: Tensor) -> tuple[Tensor, T
     return k / ranking.n, _accepted_errors(ranking) / k
 
 
+@ranking_docs()
 def aurc(uncertainty: Tensor, correct: Tensor) -> Tensor:
     """Area under the risk-coverage curve.
 
@@ -50,16 +43,6 @@ def aurc(uncertainty: Tensor, correct: Tensor) -> Tensor:
     Not comparable between models or labels of different accuracy: see excess_aurc, augrc.
     Reference: Geifman et al. (2019).
 
-    Args:
-        uncertainty: `[..., n]`, higher for less certain examples.
-        correct: 0/1 per example, `[n]` or `[..., n]`.
-
-    Returns:
-        `[...]`, float64.
-
-    Raises:
-        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1 or does not match it.
-
     Examples:
         >>> aurc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 1, 0])).item()
         0.0625
@@ -67,6 +50,7 @@ def aurc(uncertainty: Tensor, correct: Tensor) -> Tensor:
     return detection_scores(uncertainty, correct)["aurc"]
 
 
+@ranking_docs()
 def excess_aurc(uncertainty: Tensor, correct: Tensor) -> Tensor:
     """Area under the risk-coverage curve above that of the perfect order with as many errors.
 
@@ -75,16 +59,6 @@ def excess_aurc(uncertainty: Tensor, correct: Tensor) -> Tensor:
 
     Not free of accuracy either: only its floor is. Reference: Geifman et al. (2019).
 
-    Args:
-        uncertainty: `[..., n]`, higher for less certain examples.
-        correct: 0/1 per example, `[n]` or `[..., n]`.
-
-    Returns:
-        `[...]`, float64.
-
-    Raises:
-        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1 or does not match it.
-
     Examples:
         >>> excess_aurc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 1, 0])).item()
         0.0
@@ -92,6 +66,7 @@ def excess_aurc(uncertainty: Tensor, correct: Tensor) -> Tensor:
     return detection_scores(uncertainty, correct)["excess_aurc"]
 
 
+@ranking_docs()
 def augrc(uncertainty: Tensor, correct: Tensor) -> Tensor:
     """Area under the generalised risk-coverage curve.
 
@@ -100,16 +75,6 @@ def augrc(uncertainty: Tensor, correct: Tensor) -> Tensor:
 
     Not aurc: the risk is over all examples, so that the first few certain ones do not weigh most.
     Reference: Traub et al. (2024).
-
-    Args:
-        uncertainty: `[..., n]`, higher for less certain examples.
-        correct: 0/1 per example, `[n]` or `[..., n]`.
-
-    Returns:
-        `[...]`, float64.
-
-    Raises:
-        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1 or does not match it.
 
     Examples:
         >>> augrc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 1, 0])).item()
@@ -146,22 +111,13 @@ def risk_at_coverage(uncertainty: Tensor, correct: Tensor, coverage: float) -> T
     return _accepted_errors(ranking)[..., k - 1] / k
 
 
+@ranking_docs("`[...]`, float64; NaN without errors or without correct examples.")
 def error_auroc(uncertainty: Tensor, correct: Tensor) -> Tensor:
     """Probability that an error is more uncertain than a correct example.
 
     P(U of an error > U of a correct example) + P(equal)/2 (Mann-Whitney). In [0, 1]. Higher is better; 0.5 is useless.
 
     Not the AUROC of the classifier; and blind to how rare errors are. Reference: Hendrycks and Gimpel (2017).
-
-    Args:
-        uncertainty: `[..., n]`, higher for less certain examples.
-        correct: 0/1 per example, `[n]` or `[..., n]`.
-
-    Returns:
-        `[...]`, float64; NaN without errors or without correct examples.
-
-    Raises:
-        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1 or does not match it.
 
     Examples:
         >>> error_auroc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 0, 0])).item()
@@ -170,6 +126,7 @@ def error_auroc(uncertainty: Tensor, correct: Tensor) -> Tensor:
     return detection_scores(uncertainty, correct)["error_auroc"]
 
 
+@ranking_docs("`[...]`, float64; NaN without errors.")
 def error_auprc(uncertainty: Tensor, correct: Tensor) -> Tensor:
     """Average precision of finding the errors.
 
@@ -177,16 +134,6 @@ def error_auprc(uncertainty: Tensor, correct: Tensor) -> Tensor:
     measure has about the error rate. Ties enter together, as in scikit-learn.
 
     Not the trapezoid area, which is too high. Reference: Camarasa et al. (2020), eq 7; Davis and Goadrich (2006).
-
-    Args:
-        uncertainty: `[..., n]`, higher for less certain examples.
-        correct: 0/1 per example, `[n]` or `[..., n]`.
-
-    Returns:
-        `[...]`, float64; NaN without errors.
-
-    Raises:
-        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1 or does not match it.
 
     Examples:
         >>> error_auprc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 0, 1, 0])).item()
@@ -228,18 +175,9 @@ def class_risk(correct: Tensor, labels: Tensor, classes: int) -> Tensor:
     return torch.stack(torch.broadcast_tensors(*columns), -1)
 
 
+@ranking_docs("Each score under its name, `[...]`, float64. See the functions for ranges and directions.")
 def detection_scores(uncertainty: Tensor, correct: Tensor) -> dict[str, Tensor]:
     """All detection scores from one sort: aurc, excess_aurc, augrc, error_auroc and error_auprc.
-
-    Args:
-        uncertainty: `[..., n]`, higher for less certain examples.
-        correct: 0/1 per example, `[n]` or `[..., n]`.
-
-    Returns:
-        Each score under its name, `[...]`, float64. See the functions for ranges and directions.
-
-    Raises:
-        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1 or does not match it.
 
     Examples:
         >>> sorted(detection_scores(torch.tensor([0.1, 0.2]), torch.tensor([1, 0])))

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput
+from dropscope.scores.docs import correction_docs, curve_docs
 from dropscope.scores.ranking import Ranking, rank
 
 
+@curve_docs("`[..., points]`, float64.")
 def accuracy_curve(uncertainty: Tensor, correct: Tensor, points: int = 100) -> Tensor:
     """Accuracy on the most certain examples, as more of them are let in.
 
@@ -24,17 +26,6 @@ def accuracy_curve(uncertainty: Tensor, correct: Tensor, points: int = 100) -> T
     Not `risk_coverage_curve`, which has n points and shares out ties.
     Reference: Benyamina and Jemelen, hypothesis 1.
 
-    Args:
-        uncertainty: `[..., n]`, higher for less certain examples.
-        correct: 0/1 per example, `[n]` or `[..., n]`.
-        points: Points of the accuracy curve, at least 2.
-
-    Returns:
-        `[..., points]`, float64.
-
-    Raises:
-        BadInput: Where the uncertainty has NaN, `correct` is not 0/1 or does not match it, or `points` is below 2.
-
     Examples:
         >>> accuracy_curve(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 0, 1]), points=4).tolist()
         [1.0, 1.0, 0.6666666666666666, 0.75]
@@ -42,6 +33,7 @@ def accuracy_curve(uncertainty: Tensor, correct: Tensor, points: int = 100) -> T
     return curve_of(rank(uncertainty, correct), points)
 
 
+@correction_docs
 def isotonic_correction(curve: Tensor) -> Tensor:
     """The non-increasing curve nearest to a curve in least squares, with equal weights.
 
@@ -49,15 +41,6 @@ def isotonic_correction(curve: Tensor) -> Tensor:
     pooling adjacent violators (PAVA) gives, without data-dependent steps.
 
     Not the rearrangement, which keeps the values and moves them. Reference: Benyamina and Jemelen, eq 15.
-
-    Args:
-        curve: `[..., points]`, as `accuracy_curve` returns it.
-
-    Returns:
-        The corrected curve, of the same shape, float64.
-
-    Raises:
-        BadInput: Where this is no floating tensor with points.
 
     Examples:
         >>> isotonic_correction(torch.tensor([1.0, 0.6, 0.8])).round(decimals=3).tolist()
@@ -77,20 +60,12 @@ def isotonic_correction(curve: Tensor) -> Tensor:
     return torch.where((fitted - a).abs() < 1e-12, a, fitted).T.reshape(curve.shape)
 
 
+@correction_docs
 def rearrangement_correction(curve: Tensor) -> Tensor:
     """The values of a curve in decreasing order.
 
     In the range of the curve. Not the running minimum that the authors' code computes under this name.
     Reference: Benyamina and Jemelen, eq 16.
-
-    Args:
-        curve: `[..., points]`, as `accuracy_curve` returns it.
-
-    Returns:
-        The corrected curve, of the same shape, float64.
-
-    Raises:
-        BadInput: Where this is no floating tensor with points.
 
     Examples:
         >>> rearrangement_correction(torch.tensor([1.0, 0.5, 0.75])).tolist()
@@ -99,20 +74,12 @@ def rearrangement_correction(curve: Tensor) -> Tensor:
     return _checked_curve(curve).sort(dim=-1, descending=True).values
 
 
+@correction_docs
 def running_minimum_correction(curve: Tensor) -> Tensor:
     """The running minimum of a curve.
 
     min(a_1 … a_k). In the range of the curve, never above it. Not a projection: one dip holds everything after it down.
     Reference: Benyamina and Jemelen, the authors' code.
-
-    Args:
-        curve: `[..., points]`, as `accuracy_curve` returns it.
-
-    Returns:
-        The corrected curve, of the same shape, float64.
-
-    Raises:
-        BadInput: Where this is no floating tensor with points.
 
     Examples:
         >>> running_minimum_correction(torch.tensor([1.0, 0.5, 0.75])).tolist()
@@ -121,6 +88,7 @@ def running_minimum_correction(curve: Tensor) -> Tensor:
     return _checked_curve(curve).cummin(-1).values
 
 
+@curve_docs()
 def isotonic_penalty(uncertainty: Tensor, correct: Tensor, points: int = 100) -> Tensor:
     """Mean distance of the accuracy curve from its isotonic correction.
 
@@ -129,17 +97,6 @@ def isotonic_penalty(uncertainty: Tensor, correct: Tensor, points: int = 100) ->
 
     Not a discrimination score. Reference: Benyamina and Jemelen, eq 8, 15, 17.
 
-    Args:
-        uncertainty: `[..., n]`, higher for less certain examples.
-        correct: 0/1 per example, `[n]` or `[..., n]`.
-        points: Points of the accuracy curve, at least 2.
-
-    Returns:
-        `[...]`, float64.
-
-    Raises:
-        BadInput: Where the uncertainty has NaN, `correct` is not 0/1 or does not match it, or `points` is below 2.
-
     Examples:
         >>> round(isotonic_penalty(torch.tensor([1, 2, 3]), torch.tensor([1, 0, 1]), points=3).item(), 6)
         0.055556
@@ -147,23 +104,13 @@ def isotonic_penalty(uncertainty: Tensor, correct: Tensor, points: int = 100) ->
     return isotonic_penalty_of(accuracy_curve(uncertainty, correct, points))
 
 
+@curve_docs()
 def rearrangement_penalty(uncertainty: Tensor, correct: Tensor, points: int = 100) -> Tensor:
     """Mean distance of the accuracy curve from the same values in decreasing order.
 
     (1/N) Σ_k |a_k − c_k| over the N points. In [0, 1/2]. Lower is better. At most twice the isotonic penalty.
 
     Not a discrimination score. Reference: Benyamina and Jemelen, eq 8, 16, 17.
-
-    Args:
-        uncertainty: `[..., n]`, higher for less certain examples.
-        correct: 0/1 per example, `[n]` or `[..., n]`.
-        points: Points of the accuracy curve, at least 2.
-
-    Returns:
-        `[...]`, float64.
-
-    Raises:
-        BadInput: Where the uncertainty has NaN, `correct` is not 0/1 or does not match it, or `points` is below 2.
 
     Examples:
         >>> round(rearrangement_penalty(torch.tensor([1, 2, 3]), torch.tensor([1, 0, 1]), points=3).item(), 6)
@@ -172,6 +119,7 @@ def rearrangement_penalty(uncertainty: Tensor, correct: Tensor, points: int = 10
     return rearrangement_penalty_of(accuracy_curve(uncertainty, correct, points))
 
 
+@curve_docs()
 def running_minimum_penalty(uncertainty: Tensor, correct: Tensor, points: int = 100) -> Tensor:
     """Area between the accuracy curve and its running minimum.
 
@@ -181,17 +129,6 @@ def running_minimum_penalty(uncertainty: Tensor, correct: Tensor, points: int = 
 
     Not the rearrangement penalty, although the authors' code calls it that.
     Reference: Benyamina and Jemelen, the authors' code (docs/papers.md, known discrepancy).
-
-    Args:
-        uncertainty: `[..., n]`, higher for less certain examples.
-        correct: 0/1 per example, `[n]` or `[..., n]`.
-        points: Points of the accuracy curve, at least 2.
-
-    Returns:
-        `[...]`, float64.
-
-    Raises:
-        BadInput: Where the uncertainty has NaN, `correct` is not 0/1 or does not match it, or `points` is below 2.
 
     Examples:
         >>> running_minimum_penalty(torch.tensor([1, 2, 3, 4, 5]), torch.tensor([1, 0, 1, 1, 1]), points=5)

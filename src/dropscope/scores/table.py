@@ -11,6 +11,7 @@ from torch import Tensor
 from dropscope.scores.calibration import brier, ece, nll
 from dropscope.scores.cases import loss_aurc, loss_correlation
 from dropscope.scores.detection import augrc, aurc, detection_of, error_auprc, error_auroc, excess_aurc
+from dropscope.scores.docs import curve_docs
 from dropscope.scores.monotonicity import isotonic_penalty, penalties_of, rearrangement_penalty, running_minimum_penalty
 from dropscope.scores.ranking import rank
 from dropscope.scores.segmentation import dice, voxel_auprc
@@ -62,19 +63,9 @@ TABLE: dict[str, Score] = {
 }
 
 
+@curve_docs("Each score under its name, `[...]`, float64. See the functions for ranges and directions.")
 def ranking_scores(uncertainty: Tensor, correct: Tensor, points: int = 100) -> dict[str, Tensor]:
     """Every score of the table that takes a ranking, from one sort.
-
-    Args:
-        uncertainty: `[..., n]`, higher for less certain examples.
-        correct: 0/1 per example, `[n]` or `[..., n]`.
-        points: Points of the accuracy curve, at least 2.
-
-    Returns:
-        Each score under its name, `[...]`, float64. See the functions for ranges and directions.
-
-    Raises:
-        BadInput: Where the uncertainty has NaN, `correct` is not 0/1 or does not match it, or `points` is below 2.
 
     Examples:
         >>> import torch
