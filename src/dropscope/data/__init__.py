@@ -1,4 +1,4 @@
-"""Data sets in any form, read into batches whose examples have keys."""
+"""Data sets of any form, read into batches whose examples have keys."""
 
 from dropscope.data.batches import Batch, Data
 from dropscope.data.collate import Keys

@@ -1,6 +1,6 @@
 """Batches of examples with their keys, and the data set they make up: `Batch` and `Data`.
 
-Owns how examples are cut, joined and sorted by length. Where they come from is `dataset`'s.
+Owns how examples are cut, joined and sorted by length. See `dataset` for where they come from.
 """
 
 from __future__ import annotations
@@ -18,25 +18,36 @@ from dropscope.checks import check_count
 from dropscope.errors import BadInput, Phrase
 from dropscope.model import Call
 
-PADDING = 0.05  # share of padding among all tokens that is worth keeping: less of it needs more forwards
+PADDING = 0.05  # share of padding among all tokens that is accepted: less of it needs more forwards
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some examples of a data set, as one call of a model. A user sees `ids`, noise is keyed by `keys`."""
+    """Examples of a data set as one call of a model.
+
+    Attributes:
+        call: The inputs.
+        labels: int64 `[n]` or `[n, *spatial]` on the CPU; None without labels.
+        keys: int64 `[n]`, what the noise of an example is a function of.
+        ids: What the user calls each example.
+        groups: The group of each example (patient, volume), or None.
+        rows: int64 `[n]` on the CPU: positions in the data set; None where batches are in its order.
+    """
 
     call: Call
-    labels: Tensor | None  # int64 [n] or [n, *spatial], on the CPU
-    keys: Tensor  # int64 [n]
+    labels: Tensor | None
+    keys: Tensor
     ids: list[Any]
     groups: list[Any] | None
-    rows: Tensor | None = None  # int64 [n], on the CPU: places in the data set, where batches are in another order
+    rows: Tensor | None = None
 
     @property
     def n(self) -> int:
+        """How many examples it holds."""
         return len(self.ids)
 
     def take(self, numbers: Sequence[int]) -> Batch:
+        """Chosen examples, copied."""
         where = torch.tensor(list(numbers))
         return Batch(
             self.call.take(numbers),
@@ -48,19 +59,19 @@ class Batch:
         )
 
     def cut(self, start: int, stop: int) -> Batch:
-        """Some neighbouring examples, as views."""
-        rows = slice(start, stop)
+        """The examples from `start` to `stop`, as views."""
+        part = slice(start, stop)
         return Batch(
-            self.call.map(lambda t: t[rows] if t.dim() > 0 else t),
-            None if self.labels is None else self.labels[rows],
-            self.keys[rows],
-            self.ids[rows],
-            None if self.groups is None else self.groups[rows],
-            None if self.rows is None else self.rows[rows],
+            self.call.map(lambda t: t[part] if t.dim() > 0 else t),
+            None if self.labels is None else self.labels[part],
+            self.keys[part],
+            self.ids[part],
+            None if self.groups is None else self.groups[part],
+            None if self.rows is None else self.rows[part],
         )
 
     def first_two(self) -> Batch:
-        """The first example and the first that differs from it: equal ones would hide what one does to the other."""
+        """The first example and the first that differs from it. Equal ones would hide what one does to the other."""
         other = torch.zeros(self.n, dtype=torch.bool)
         for tensor in self.call.tensors:
             if tensor.dim() > 0 and len(tensor) == self.n:
@@ -89,14 +100,21 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Every example of a data set. `fingerprint` is of their keys and labels in order, however batched."""
+    """Every example of a data set.
+
+    Attributes:
+        batches: The examples.
+        keyed_by: Where their keys come from: "fingerprint", "ids" or "index".
+        fingerprint: A hash of all keys and labels in order, independent of the batches.
+    """
 
     batches: tuple[Batch, ...]
-    keyed_by: str  # "fingerprint" | "ids" | "index"
+    keyed_by: str
     fingerprint: str
 
     @property
     def n(self) -> int:
+        """How many examples it holds."""
         return sum(batch.n for batch in self.batches)
 
     @property
@@ -111,38 +129,41 @@ class Data:
 
     @property
     def keys(self) -> Tensor:
+        """int64 `[n]` in the order of the batches."""
         return torch.cat([batch.keys for batch in self.batches])
 
     @property
     def ids(self) -> list[Any]:
+        """One per example, in the order of the batches."""
         return [value for batch in self.batches for value in batch.ids]
 
     @property
     def groups(self) -> list[Any] | None:
+        """One per example in the order of the batches, or None."""
         if self.batches[0].groups is None:
             return None
         return [value for batch in self.batches for value in batch.groups or []]
 
     @property
     def order(self) -> Tensor | None:
-        """Where each example of the batches stands in the data set; None where they are in its order."""
+        """The position in the data set of each example of the batches; None if they are in its order."""
         rows = [batch.rows for batch in self.batches]
         return None if rows[0] is None else torch.cat([row for row in rows if row is not None])
 
     @property
     def padding(self) -> float:
-        """The share of padding among all tokens of text batches."""
+        """The share of padding among all tokens; every batch must have `lengths`."""
         lengths = [batch.lengths for batch in self.batches]
         real = sum(int(each.sum()) for each in lengths if each is not None)
         return 1 - real / sum(batch.call.kwargs["attention_mask"].numel() for batch in self.batches)
 
     def on(self, device: torch.device) -> Data:
-        """The same batches with inputs and keys on a device: sending one waits for all the device was given before."""
+        """The same batches with inputs and keys on a device, sent at once: each transfer waits for queued work."""
         moved = (replace(b, call=b.call.to(device), keys=b.keys.to(device)) for b in self.batches)
         return replace(self, batches=tuple(moved))
 
     def rebatched(self, batch_size: int) -> Data:
-        """The same examples in batches of at most `batch_size`; neighbours join where their shapes agree."""
+        """The same examples in batches of at most `batch_size`. Neighbours are joined if their shapes agree."""
         check_count(batch_size, "batch_size", 256)
         joined: list[list[Batch]] = []
         room = 0
@@ -158,10 +179,15 @@ class Data:
         return replace(self, batches=tuple(_join(neighbours) for neighbours in joined))
 
     def length_sorted(self, at_most: Callable[[int], int] | None = None) -> Data:
-        """Token batches in order of length, each cut to its longest text, in as few batches as little padding allows.
+        """Token batches in order of length, each cut to its longest text: the fewest batches with little padding.
 
-        Data without right-padded tokens is returned as it is. `at_most(length)` limits the examples of a batch; labels
-        must be one per example.
+        Data without right-padded tokens, or with more than one label per example, is returned as it is.
+
+        Args:
+            at_most: From the length of a batch to how many examples it may hold. None sets no limit.
+
+        Returns:
+            The same examples, with their positions in the data set as `rows`.
         """
         lengths = [batch.lengths for batch in self.batches]
         known = [each for each in lengths if each is not None]
@@ -176,11 +202,11 @@ class Data:
             size = end - begin if at_most is None else at_most(int(every[order[end - 1]]))
             for first in range(begin, end, size):
                 chosen = order[first : min(first + size, end)]
-                batches.append(self._gathered(chosen, places, int(every[chosen].max())))
+                batches.append(self._gather(chosen, places, int(every[chosen].max())))
         return replace(self, batches=tuple(batches))
 
-    def _gathered(self, chosen: NDArray[np.int64], places: Sequence[tuple[int, int]], longest: int) -> Batch:
-        """The examples `chosen`, wherever they are, cut to `longest` tokens."""
+    def _gather(self, chosen: NDArray[np.int64], places: Sequence[tuple[int, int]], longest: int) -> Batch:
+        """The examples `chosen`, each from the batch that `places` names, cut to `longest` tokens."""
 
         def cut(batch: Batch, i: int) -> Batch:
             one = batch.cut(i, i + 1)
@@ -198,7 +224,7 @@ class Data:
 
 
 def fewest_batches(rising: NDArray[np.int64]) -> list[int]:
-    """Where to cut lengths in rising order, so that the fewest batches have little padding: the end of each batch.
+    """The end of each batch, if lengths in rising order are cut into the fewest batches with little padding.
 
     >>> fewest_batches(np.array([10, 10, 30, 31])), fewest_batches(np.array([20, 20, 20, 21]))
     ([2, 4], [4])
@@ -220,14 +246,14 @@ def fewest_batches(rising: NDArray[np.int64]) -> list[int]:
 
 
 def _fitted(tokens: Tensor, longest: int) -> Tensor:
-    """`[n, width, …]` at the width `longest`: what is cut away or added is padding."""
+    """`[n, width, …]` at the width `longest`; only padding is cut away or added."""
     if tokens.shape[1] >= longest:
         return tokens[:, :longest]
     return torch.cat([tokens, tokens.new_zeros(len(tokens), longest - tokens.shape[1], *tokens.shape[2:])], 1)
 
 
 def _layout(batch: Batch) -> Any:
-    """What two batches share if their tensors can be joined."""
+    """What two batches must share for their tensors to be joined."""
 
     def form(t: Tensor) -> Any:
         return (t.dtype, t.device, t.shape[1:]) if t.dim() > 0 else t.item()
@@ -262,7 +288,7 @@ def _join(batches: Sequence[Batch]) -> Batch:
 
 
 def _cat(parts: Sequence[Tensor]) -> Tensor:
-    """One after the other; neighbouring slices of one tensor become one slice again, without a copy."""
+    """The tensors joined. Neighbouring slices of one tensor become one slice again, without a copy."""
     first = parts[0]
     end = first.storage_offset()
     for part in parts:

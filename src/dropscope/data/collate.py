@@ -6,7 +6,7 @@ See `dataset` for what labels mean and how examples are keyed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from dropscope.errors import BadInput, Phrase, first_line, nearest
 from dropscope.model import LABEL_KEYS, Call
 
 Keys = tuple[str | Sequence[str], str | None]
+Fields = Mapping[str, str]  # argument → the field that it names: {"ids": "case", "groups": "patient"}
 
 FORMS = "pass (inputs, labels), a Dataset, a DataLoader, a list of batches, or a datasets.Dataset"
 LABEL_PADDING = -100
@@ -31,7 +32,14 @@ MODEL_COLUMNS = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class RawBatch:
-    """One batch as it came: a call of the model, labels of any kind, and the fields asked for by name."""
+    """One batch as it was read.
+
+    Attributes:
+        call: A call of the model.
+        labels: Labels of any kind, or None.
+        fields: The named fields that were asked for.
+        place: Where it was found, for errors.
+    """
 
     call: Call
     labels: Any
@@ -48,15 +56,21 @@ def raw_batches(
     *,
     batch_size: int,
     keys: Keys | None,
-    fields: tuple[str, ...],
+    fields: Fields,
     pad: int,
     by_index: bool,
     by_position: bool,
 ) -> list[RawBatch]:
-    """Everything in `data`, checked to be one call after another of the same form.
+    """Everything in `data`, checked to be calls of one form.
 
-    `fields` are looked up beside the inputs and kept from the model. `by_index` needs the order of a data set,
-    `by_position` one that a caller's own list can be matched with.
+    Args:
+        data: A data set of any form.
+        batch_size: For what is not in batches yet.
+        keys: Names of the input and the label in dicts.
+        fields: Other fields to read, by the argument that names them; the model does not get them.
+        pad: What `input_ids` are padded with.
+        by_index: Whether keys are positions in the data set, which needs its order.
+        by_position: Whether the caller has lists that go by position, which need a reproducible order.
     """
     _check_keys(keys)
     given = _batches(data, batch_size, keys, fields, pad, by_index, by_index or by_position)
@@ -69,18 +83,18 @@ def raw_batches(
 
 
 def is_whole(data: Any) -> bool:
-    """Whether all examples came as one, to be cut into batches as views."""
+    """Whether all examples are in one call, to be cut into batches as views."""
     return isinstance(data, tuple | Tensor | np.ndarray) or _is_mapping(data)
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """The same memory as an ordinary tensor: MONAI's MetaTensor and others carry more, which no model needs."""
+    """The same memory as an ordinary tensor, without what MONAI's MetaTensor and others carry along."""
     tensor = tensor.as_tensor() if hasattr(tensor, "as_tensor") else tensor
     return tensor.detach()
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
-    """The same memory where torch can use it: not what is read-only or runs backwards."""
+    """The same memory if torch can use it; a copy if it is read-only or runs backwards."""
     return torch.from_numpy(array if array.flags.writeable and min(array.strides, default=0) >= 0 else array.copy())
 
 
@@ -100,7 +114,7 @@ def _is_mapping(value: Any) -> bool:
 
 
 def _batches(
-    data: Any, batch_size: int, keys: Keys | None, fields: tuple[str, ...], pad: int, by_index: bool, ordered: bool
+    data: Any, batch_size: int, keys: Keys | None, fields: Fields, pad: int, by_index: bool, ordered: bool
 ) -> Iterator[Any]:
     if isinstance(data, DataLoader):
         yield from _in_order(data, ordered)
@@ -113,7 +127,7 @@ def _batches(
             if tokenised:
                 yield _columns(data[some.start : some.stop], keys, fields, pad)
             else:
-                yield _collated([data[i] for i in some], "items of data", pad)
+                yield _collated([data[i] for i in some], "data", pad)
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
         if by_index:
             remedy = "pass ids=[...], one per example in that order, ids='field' of dict batches, or leave ids out"
@@ -124,7 +138,7 @@ def _batches(
 
 
 def _in_order(loader: DataLoader[Any], ordered: bool) -> Iterator[Any]:
-    """Every batch of a loader, in the order of its data set where it goes over all of that, shuffled or not."""
+    """Every batch of a loader; in the order of its data set if it covers all of it, shuffled or not."""
     sampler = loader.sampler
     shuffles = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
     whole = (shuffles or type(sampler) is SequentialSampler) and type(loader.batch_sampler) is BatchSampler
@@ -148,8 +162,8 @@ def _in_order(loader: DataLoader[Any], ordered: bool) -> Iterator[Any]:
         yield from loader
 
 
-def _columns(rows: Any, keys: Keys | None, fields: tuple[str, ...], pad: int) -> dict[str, Any]:
-    """The rows of a `datasets.Dataset` that matter: model inputs, labels and what was asked for by name."""
+def _columns(rows: Any, keys: Keys | None, fields: Fields, pad: int) -> dict[str, Any]:
+    """The columns of a `datasets.Dataset` that matter: model inputs, labels and the named fields."""
     if keys is None:
         wanted = [name for name in rows if name in MODEL_COLUMNS or name in LABEL_KEYS]
         if not MODEL_COLUMNS.intersection(wanted):
@@ -157,7 +171,8 @@ def _columns(rows: Any, keys: Keys | None, fields: tuple[str, ...], pad: int) ->
             raise BadInput("data must have columns that a model takes", "data", list(rows), remedy)
     else:
         wanted = [*([keys[0]] if isinstance(keys[0], str) else keys[0]), *([] if keys[1] is None else [keys[1]])]
-    columns = {name: list(_field(rows, name, "data")) for name in dict.fromkeys([*wanted, *fields])}
+    argument_of = {**dict.fromkeys(wanted, "keys"), **{field: argument for argument, field in fields.items()}}
+    columns = {name: list(_field(rows, name, "data", argument)) for name, argument in argument_of.items()}
     masked = "attention_mask" in columns
     return {name: _collated(column, name, pad, masked) for name, column in columns.items()}
 
@@ -209,7 +224,7 @@ def _row(value: Any) -> Tensor:
 # --- one raw batch → what the model is called with --------------------------------------------------------------------
 
 
-def _raw_batch(batch: Any, keys: Keys | None, fields: tuple[str, ...], place: str) -> RawBatch:
+def _raw_batch(batch: Any, keys: Keys | None, fields: Fields, place: str) -> RawBatch:
     given, labels = batch, None
     if isinstance(batch, tuple | list):
         if len(batch) not in (1, 2):
@@ -217,13 +232,13 @@ def _raw_batch(batch: Any, keys: Keys | None, fields: tuple[str, ...], place: st
             got = Phrase(f"a tuple of {len(batch)} in {place}")
             raise BadInput("data must be (inputs, labels)", "data", got, remedy)
         given, labels = batch[0], batch[1] if len(batch) == 2 else None
-    found: dict[str, list[Any]] = {}
+    listed: dict[str, list[Any]] = {}
     if _is_mapping(given):
-        found = {name: listing(_field(given, name, place), name) for name in fields}
+        listed = {name: listing(_field(given, name, place, argument), name) for argument, name in fields.items()}
         given, own = _named(given, keys, fields, place)
         labels = own if labels is None else labels
     elif keys is not None or fields:
-        name, value = ("keys", keys) if keys is not None else ("ids", fields[0])
+        name, value = ("keys", keys) if keys is not None else next(iter(fields.items()))
         remedy = "pass ids and groups as sequences, and (inputs, labels) without keys"
         raise BadInput(f"{name} must not name fields of data that is no dict", name, value, remedy)
     if _is_mapping(given):
@@ -231,29 +246,29 @@ def _raw_batch(batch: Any, keys: Keys | None, fields: tuple[str, ...], place: st
     else:
         each = given if isinstance(given, tuple | list) else (given,)
         call = Call(tuple(_leaf(value, f"inputs in {place}") for value in each))
-    raw = RawBatch(call, labels, found, place)
+    raw = RawBatch(call, labels, listed, place)
     _check_examples(raw)
     return raw
 
 
-def _named(batch: Any, keys: Keys | None, fields: tuple[str, ...], place: str) -> tuple[Any, Any]:
-    """(inputs, labels) of a dict: as `keys` names them, else labels under their usual names and the rest but texts."""
+def _named(batch: Any, keys: Keys | None, fields: Fields, place: str) -> tuple[Any, Any]:
+    """(inputs, labels) of a dict: as `keys` names them, else labels by their usual names and the rest except texts."""
     if keys is not None:
         chosen, label = keys
-        labels = None if label is None else _field(batch, label, place)
+        labels = None if label is None else _field(batch, label, place, "keys")
         if isinstance(chosen, str):
-            return _field(batch, chosen, place), labels
-        return {name: _field(batch, name, place) for name in chosen}, labels
+            return _field(batch, chosen, place, "keys"), labels
+        return {name: _field(batch, name, place, "keys") for name in chosen}, labels
     names = list(batch.keys())
     labels = next((batch[name] for name in LABEL_KEYS if name in names), None)
-    rest = [name for name in names if name not in LABEL_KEYS and name not in fields]
+    rest = [name for name in names if name not in LABEL_KEYS and name not in fields.values()]
     return {name: batch[name] for name in rest if not _is_text(batch[name])}, labels
 
 
-def _field(batch: Any, name: str, place: str) -> Any:
+def _field(batch: Any, name: str, place: str, argument: str) -> Any:
     names = [str(key) for key in batch.keys()]  # noqa: SIM118
     if name not in names:
-        raise BadInput(f"{place} must have the field {name!r}", name, names, nearest(name, names))
+        raise BadInput(f"{argument} must name fields of {place}", argument, name, nearest(name, names))
     return batch[name]
 
 
@@ -275,7 +290,7 @@ def _leaf(value: Any, place: str) -> Any:
     kind = f" of {type(value[0]).__name__}" if isinstance(value, list) and value else ""
     remedy = "pass a tensor (return_tensors='pt', a transform), or name the fields that are: keys=('image', 'label')"
     what = f"{place} must be tensors with examples along dimension 0"
-    raise BadInput(what, "data", Phrase(f"a {type(value).__name__}{kind}"), remedy)
+    raise BadInput(what, "data", Phrase(f"{type(value).__name__}{kind}"), remedy)
 
 
 def _check_keys(keys: object) -> None:
@@ -299,7 +314,7 @@ def _check_examples(raw: RawBatch) -> None:
 
 
 def _check_alike(batches: list[RawBatch]) -> None:
-    """All batches are the same call: [x, y] in place of (x, y) would otherwise pass for two batches."""
+    """Refuses batches of different forms: [x, y] in the place of (x, y) would otherwise count as two batches."""
 
     def form(raw: RawBatch) -> Any:
         kinds = raw.call.map(lambda t: (t.dtype, t.dim()))

@@ -1,7 +1,7 @@
-"""Data sets of any form, read into batches: `read_data`.
+"""Reader of data sets of any form: `read_data`.
 
-Owns the keys, ids, groups and labels of examples; labels are checked against the number of classes once the model has
-shown it. See `collate` for the forms of data, `batches` for what comes out.
+Owns the keys, ids, groups and labels of examples, and the check of labels against the number of classes. See `collate`
+for the forms of data, `batches` for the result.
 """
 
 from __future__ import annotations
@@ -39,36 +39,45 @@ def read_data(
     `x`, `(x, y)` or dicts; a DataLoader; an iterable of batches `(x, y)` or dicts; or a tokenised `datasets.Dataset`.
     Inputs are a tensor, a tuple of tensors (positional) or a dict of tensors (by name).
 
-    - `ids`: None keys an example by its own inputs; a sequence gives one id per example; `"index"` uses the position in
-      the data set; any other text names a field of dict batches that holds the ids.
-    - `groups`: one per example (patient, volume), or the name of a field.
-    - `batch_size`: for what is not in batches yet; a DataLoader's or an iterable's batches stay as they are.
-    - `keys`: `("image", "label")` names the input and the label of dicts (label None: unlabelled). One name is passed
-      to the model by position, a tuple of names by name.
-    - `pad_token_id`: what `input_ids` of different lengths are padded with, on the right; anything else gets 0.
-
     A DataLoader that shuffles or drops the last batch is read whole, in the order of its data set, so that ids and
     groups belong to the right examples. One with its own sampler is read as it comes, and takes only fields as ids and
     groups. Float labels that are whole numbers count as such; `[N, 1]` is read as `[N]`, and a label map with one
     channel, as MONAI has it, without that channel.
 
-    >>> data = read_data((torch.zeros(3, 4), [0, 1, 1]), batch_size=2)
-    >>> data.n, [tuple(batch.call.args[0].shape) for batch in data.batches], data.labels.tolist()
-    (3, [(2, 4), (1, 4)], [0, 1, 1])
+    Args:
+        data: The data set.
+        ids: None keys an example by its own inputs; a sequence gives one id per example; `"index"` uses the position
+            in the data set; any other text names a field of dict batches that holds the ids.
+        groups: One per example (patient, volume), or the name of a field.
+        batch_size: For what is not in batches yet; the batches of a DataLoader or an iterable stay as they are.
+        keys: `("image", "label")` names the input and the label of dicts; a label of None means unlabelled. One name
+            is passed to the model by position, a tuple of names by name.
+        pad_token_id: What `input_ids` of different lengths are padded with, on the right. Other inputs get 0.
+
+    Returns:
+        The `Data`.
+
+    Raises:
+        BadInput: If the data cannot be read, or `ids`, `groups` or labels do not fit it.
+
+    Examples:
+        >>> data = read_data((torch.zeros(3, 4), [0, 1, 1]), batch_size=2)
+        >>> data.n, [tuple(batch.call.args[0].shape) for batch in data.batches], data.labels.tolist()
+        (3, [(2, 4), (1, 4)], [0, 1, 1])
     """
     check_count(batch_size, "batch_size", 256)
     by_index = isinstance(ids, str) and ids == "index"
-    names = (None if by_index else ids, groups)
+    named = {"ids": None if by_index else ids, "groups": groups}
     data = data.tensors if isinstance(data, TensorDataset) else data
     with random_state_kept():
         raw = collate.raw_batches(
             data,
             batch_size=batch_size,
             keys=keys,
-            fields=tuple(name for name in names if isinstance(name, str)),
+            fields={argument: field for argument, field in named.items() if isinstance(field, str)},
             pad=pad_token_id,
             by_index=by_index,
-            by_position=any(name is not None and not isinstance(name, str) for name in names),
+            by_position=any(value is not None and not isinstance(value, str) for value in named.values()),
         )
     labels = _class_indices(raw)
     n = sum(one.size for one in raw)
@@ -77,10 +86,10 @@ def read_data(
     numbered = torch.arange(n) if given is None else _unique_keys(given)
     batches, start = [], 0
     for one, own in zip(raw, labels, strict=True):
-        some = slice(start, start + one.size)
-        shown = list(range(n)[some]) if given is None else given[some]
-        own_groups = None if grouped is None else grouped[some]
-        batches.append(Batch(one.call, own, numbered[some], shown, own_groups))
+        part = slice(start, start + one.size)
+        shown = list(range(n)[part]) if given is None else given[part]
+        own_groups = None if grouped is None else grouped[part]
+        batches.append(Batch(one.call, own, numbered[part], shown, own_groups))
         start += one.size
     if collate.is_whole(data):
         batches = [batches[0].cut(start, start + batch_size) for start in range(0, n, batch_size)]
@@ -91,7 +100,16 @@ def read_data(
 
 
 def check_labels(labels: Tensor, classes: int, ignore_label: int | None = None) -> None:
-    """Refuses labels `[N, *spatial]` that are no class 0 … classes−1; `ignore_label` marks what has no label."""
+    """Refuses labels that are no class.
+
+    Args:
+        labels: `[N, *spatial]`.
+        classes: How many classes the model has.
+        ignore_label: What marks the unlabelled.
+
+    Raises:
+        BadInput: If a label is neither 0 … classes−1 nor `ignore_label`.
+    """
     wrong = (labels < 0) | (labels >= classes)
     if ignore_label is not None:
         wrong &= labels != ignore_label
@@ -147,7 +165,7 @@ def _unique_keys(ids: list[Any]) -> Tensor:
 
 
 def _class_indices(raw: list[RawBatch]) -> list[Tensor] | list[None]:
-    """int64 `[n, *spatial]` per batch: a lone column or channel is dropped, one-hot labels are refused."""
+    """int64 `[n, *spatial]` per batch. A single column or channel is dropped, one-hot labels are refused."""
     if raw[0].labels is None:
         return [None for _ in raw]
     given = [_numbers(one) for one in raw]

@@ -1,7 +1,7 @@
-"""Audits: does noise take effect where a placement asks for it, at the asked rate, and nowhere else?
+"""Audits of noise: it must take effect where a placement asks for it, at the asked rate, and nowhere else.
 
-Owns `audit` and its findings. It runs the model as `injected` does and judges only what it sees happen to values, so
-it catches a fault anywhere before it. See `observer` for other people's loops.
+Owns `audit` and its findings. It runs the model as `injected` does and judges only what happens to values, so it
+catches a fault in any of the code before it. See `observer` for loops that Dropscope does not run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,18 @@ _BY_ACCIDENT = 1e-6
 
 @dataclass(frozen=True)
 class Finding:
-    """One site of the audit. `measured` is the dropped fraction, or for other noises the rate its variance implies."""
+    """What an audit found at one site.
+
+    Attributes:
+        site: The site with its position, as a placement writes it.
+        noise: The kind of noise: bernoulli, gaussian, multinomial or alpha.
+        asked: The rate that the placement asks for.
+        measured: The dropped fraction; for gaussian and multinomial noise, the rate that its variance implies.
+        units: How many units were counted.
+        fired: Whether the site got noise at all.
+        effect: Whether the output changed when this site alone got noise; None if that was not tried.
+        problem: What is wrong, or None.
+    """
 
     site: str
     noise: str
@@ -41,17 +52,31 @@ class Finding:
     measured: float | None
     units: int
     fired: bool
-    effect: bool | None  # did the output move when only this site was live? None: not tried
+    effect: bool | None
     problem: str | None = None
 
     @property
     def ok(self) -> bool:
+        """Whether nothing is wrong with this site."""
         return self.problem is None
 
 
 @dataclass(frozen=True)
 class Audit:
-    """The outcome: findings per site, problems of the whole, and remarks that are no failure."""
+    """The outcome of an audit; printed, a table.
+
+    Attributes:
+        placement: What was audited.
+        findings: One `Finding` per site, in call order.
+        problems: What is wrong with the model or the run as a whole.
+        remarks: What is worth knowing and no failure.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
+        >>> result = audit(net, "last=0.5", torch.randn(8, 4))
+        >>> result.ok, len(result.findings), result.problems
+        (True, 1, ())
+    """
 
     placement: Placement
     findings: tuple[Finding, ...]
@@ -60,9 +85,15 @@ class Audit:
 
     @property
     def ok(self) -> bool:
+        """Whether there are no problems, at any site or as a whole."""
         return not self.problems and all(finding.ok for finding in self.findings)
 
     def raise_if_failed(self) -> Audit:
+        """Returns itself if it is ok.
+
+        Raises:
+            AuditFailed: If it is not, with the first four problems.
+        """
         if not self.ok:
             first = [f"{f.site}: {f.problem}" for f in self.findings if not f.ok]
             raise AuditFailed(f"the audit of '{self.placement}' failed: " + "; ".join([*self.problems, *first][:4]))
@@ -88,23 +119,39 @@ class Audit:
 
 
 def audit(model: nn.Module, placement: Placement | str, example: Any, seed: int = 0) -> Audit:
-    """Puts `placement` into `model`, runs it on a few of the examples, and reports what really happened.
+    """Puts a placement into a model, runs it on a few examples, and reports what really happened.
 
-    >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
-    >>> found = audit(net, "last=0.5", torch.randn(8, 4))
-    >>> found.ok, found.findings[0].site, found.findings[0].asked
-    (True, '2@input', 0.5)
+    The model is left as it was.
+
+    Args:
+        model: Any `nn.Module`.
+        placement: Where noise goes, as a `Placement` or its text.
+        example: What the model is called with: a tensor, a tuple or a dict of tensors. The first eight examples are
+            used.
+        seed: The seed of the noise.
+
+    Returns:
+        An `Audit` with a finding per site. Call `raise_if_failed()` on it to stop where something is wrong.
+
+    Raises:
+        BadInput: If the placement does not fit the model.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
+        >>> result = audit(net, "last=0.5", torch.randn(8, 4))
+        >>> result.ok, result.findings[0].site, result.findings[0].asked
+        (True, '2@input', 0.5)
     """
     model = unwrap(model)
     placement = as_placement(placement)
-    call = Call.of(example)
+    call = Call.of(example, "example")
     site_map = examine(model, call)
     return audit_resolved(Audited(model, site_map, call, seed), resolve(placement, site_map), placement)
 
 
 @dataclass(frozen=True, eq=False)
 class Audited:
-    """What an audit runs: a model whose sites are known, on some examples, under one seed."""
+    """What an audit runs: a model whose sites are known, on a batch of examples, under one seed."""
 
     model: nn.Module
     site_map: SiteMap
@@ -112,14 +159,16 @@ class Audited:
     seed: int = 0
 
     def forward(self) -> list[Tensor]:
+        """The tensors that the model returns."""
         return output_tensors(self.call.run(self.model))
 
     def disturbed(self, resolved: ResolvedPlacement) -> AbstractContextManager[Noise]:
+        """Noise in the model while open."""
         return disturbed(self.model, resolved, self.site_map, self.seed)
 
 
 def audit_resolved(audited: Audited, resolved: ResolvedPlacement, placement: Placement) -> Audit:
-    """`audit` for a placement already resolved; the first eight of the examples are run."""
+    """`audit` for a placement already resolved."""
     model, site_map = audited.model, audited.site_map
     audited = replace(audited, call=audited.call.take(range(min(_EXAMPLES, audited.call.examples))))
     before, state = state_mark(model), torch.get_rng_state()
@@ -146,30 +195,33 @@ def audit_resolved(audited: Audited, resolved: ResolvedPlacement, placement: Pla
 
 
 def audit_union(audited: Audited, resolved: Sequence[ResolvedPlacement], placements: Sequence[Placement]) -> None:
-    """Audits every point, noise and mask of many placements once, and raises `AuditFailed` where one fails.
+    """Audits every point, noise and mask of many placements once.
 
     Two positions of one site share their mask, so each is tried in a union of its own. Of several rates the one nearest
-    to a half is tried: few examples tell most there, whatever the order of the placements.
+    to one half is tried, in any order of the placements: a few examples are enough to judge it.
+
+    Raises:
+        AuditFailed: If an audit fails. It names the placement that asks for the first failing site.
     """
     unions: list[ResolvedPlacement] = []
-    sites: list[dict[tuple[str, int], Point]] = []
+    taken: list[dict[tuple[str, int], Point]] = []
     asked_by: list[dict[Point, Placement]] = []
-    for one, placement in zip(resolved, placements, strict=True):
-        for point, spec in one.items():
+    for points, placement in zip(resolved, placements, strict=True):
+        for point, spec in points.items():
             fitting = (
-                i
-                for i, (union, site) in enumerate(zip(unions, sites, strict=True))
-                if site.get(point.site, point) == point and union.get(point, spec).style == spec.style
+                number
+                for number, (union, at) in enumerate(zip(unions, taken, strict=True))
+                if at.get(point.site, point) == point and union.get(point, spec).style == spec.style
             )
             number = next(fitting, len(unions))
             if number == len(unions):
                 unions.append({})
-                sites.append({})
+                taken.append({})
                 asked_by.append({})
             kept = unions[number].get(point)
             if kept is None or abs(spec.rate - 0.5) < abs(kept.rate - 0.5):
                 unions[number][point], asked_by[number][point] = spec, placement
-            sites[number][point.site] = point
+            taken[number][point.site] = point
     for union, by in zip(unions, asked_by, strict=True):
         result = audit_resolved(audited, union, next(iter(by.values())))
         failed = [point for point, finding in zip(union, result.findings, strict=True) if not finding.ok]
@@ -196,7 +248,7 @@ def _tallied(audited: Audited, resolved: ResolvedPlacement) -> tuple[dict[Point,
 
 
 def _effects(audited: Audited, resolved: ResolvedPlacement) -> dict[Point, bool]:
-    """Whether the output moves when one site alone is live, site by site."""
+    """For each site, whether the output changes when it alone gets noise."""
     if len(resolved) > _EFFECTS_AT_MOST:
         return {}
     with audited.disturbed({}):
@@ -219,7 +271,7 @@ def _vary(outputs: list[list[Tensor]]) -> bool:
 
 
 def _must_vary(resolved: ResolvedPlacement, tallies: dict[Point, Tally]) -> bool:
-    """Whether passes without a difference are no accident: at low rates and few units it can be that none drops."""
+    """Whether equal passes cannot be chance: at low rates and with few units it may be that none drops."""
     dropping = [
         (spec.rate, tallies[point].units)
         for point, spec in resolved.items()

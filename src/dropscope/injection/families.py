@@ -1,7 +1,7 @@
 """Hugging Face families: which config field sets the dropout of which part, and fields that set nothing.
 
-Owns the table of fields. Sites are found in the graph by `sites.py` whatever the family; the measured rate decides, and
-the fields only say what somebody meant.
+Owns the table of fields. `sites` finds sites without it, in any family, and the measured rate decides; a field only
+says what was intended.
 """
 
 from __future__ import annotations
@@ -36,18 +36,28 @@ FIELDS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def with_rates(config: Any, **rates: float) -> Any:
-    """A copy of a config with the rates of `attention`, `hidden` or `head` in the fields this family has for them.
+    """A copy of a config with other rates, in the fields that its family has for them.
 
-    The model must be built from the copy: changing a config after that has no effect (PITFALLS R7).
+    The model must be built from the copy: a config that changes after that has no effect.
+
+    Args:
+        config: The config of a model.
+        **rates: Rates of `attention`, `hidden` or `head`.
+
+    Returns:
+        The copy.
+
+    Raises:
+        BadInput: If the family, or the part, has no known fields.
     """
     family = FIELDS.get(getattr(config, "model_type", ""))
     if family is None:
         got = getattr(config, "model_type", type(config).__name__)
-        raise BadInput("the config is of a family Dropscope knows", "model_type", got, nearest(str(got), FIELDS))
+        raise BadInput("config must be of a family whose fields are known", "config", got, nearest(str(got), FIELDS))
     changed = copy.deepcopy(config)
     for part, rate in rates.items():
         if part not in family:
-            raise BadInput("a part of the model has dropout fields", "part", part, nearest(part, family))
+            raise BadInput("rates must name parts that have dropout fields", "rates", part, nearest(part, family))
         for field in family[part]:
             if hasattr(changed, field):
                 setattr(changed, field, rate)
@@ -55,14 +65,14 @@ def with_rates(config: Any, **rates: float) -> Any:
 
 
 def ignored_fields(config: Any) -> dict[str, float]:
-    """Dropout fields that somebody set and the family does not have: accepted by the config, read by nobody."""
+    """Dropout fields that are set but that the family does not have: the config accepts them, nothing reads them."""
     if not hasattr(config, "model_type") or not hasattr(config, "to_dict"):
         return {}
     try:
         known = vars(type(config)())
     except (TypeError, ValueError):
-        return {}  # a config that cannot be made without arguments tells nothing
-    # Some fields are read though no config has them by default: those of the table.
+        return {}  # there is nothing to compare with
+    # Some fields are read although no config has them by default: those of the table.
     read = {field for fields in FIELDS.get(config.model_type, {}).values() for field in fields} | set(known)
     return {
         name: value

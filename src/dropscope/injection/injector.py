@@ -1,7 +1,7 @@
-"""Noise in a model by the plain path: the obviously right way, the reference for everything faster.
+"""Noise in a model by the plain path: the obviously right way, and the reference for everything faster.
 
-Owns `injected` and the visitor that disturbs values. The model's weights, buffers, flags and hooks are afterwards what
-they were; global random state is never used. See `tracing` for how a forward is followed, `noise` for the noise.
+Owns `injected` and the visitor that disturbs values. Weights, buffers, flags and hooks of the model are restored;
+global random state is never used. See `tracing` for how a forward is followed, and `noise` for the noise itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dropscope.checks import check_choice
 from dropscope.device import runs_kernels
 from dropscope.errors import BadInput, Phrase
-from dropscope.injection.deferred import Debt, Ledger
+from dropscope.injection.deferred import DeferredNoise, Ledger
 from dropscope.injection.resolution import ResolvedPlacement, SiteNoise, resolve
 from dropscope.injection.sites import SiteMap, examine
 from dropscope.model import Call, evaluating, id_keys, is_hooked, unwrap
@@ -29,7 +29,21 @@ MASKS = ("per_example", "per_pass")
 
 
 class Noise(Visitor):
-    """The noise of an open `injected`: which pass comes next, and whose examples they are."""
+    """The noise of an open `injected`: which pass comes next, and which examples it is for.
+
+    Attributes:
+        placement: What is injected; None where it was resolved before.
+        seed: The seed of the noise.
+        watcher: A function that sees (point, noise, before, after, keys) of every disturbed value, or None.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3)).eval()
+        >>> with torch.no_grad(), injected(net, "0=0.5") as noise:
+        ...     noise.at(pass_=7, ids=["a", "b"])
+        ...     output = net(torch.ones(2, 4))
+        >>> [point.address for point in noise.resolved]
+        ['0@after_activation']
+    """
 
     def __init__(
         self,
@@ -43,7 +57,7 @@ class Noise(Visitor):
     ) -> None:
         self.placement = placement
         self.seed = seed
-        self.watcher: Watcher | None = None  # sees (point, noise, before, after, keys) of every disturbed value
+        self.watcher: Watcher | None = None
         self._model = model
         self._per_pass = masks == "per_pass"
         self._calls = 0
@@ -70,18 +84,19 @@ class Noise(Visitor):
 
     @property
     def idle(self) -> bool:
+        """Whether there is nothing to put in and nothing to switch off."""
         return self._resolved == {} and self._site_map is not None and not self._site_map.always_on
 
     @property
     def resolved(self) -> ResolvedPlacement:
-        """The points that get noise; known from the first forward on."""
+        """The points that get noise; empty until the first forward, where no site map was given."""
         return dict(self._resolved or {})
 
     # --- the visitor ------------------------------------------------------------------------------------------------
 
     def begin(self, call: Call) -> None:
         for module in self._model.modules():
-            module.training = False  # whatever was switched inside the context, BatchNorm stays put
+            module.training = False  # BatchNorm stays put, even if a caller switches flags inside the context
         if self._resolved is None:
             assert self.placement is not None
             self._site_map = examine(self._model, call)
@@ -107,7 +122,7 @@ class Noise(Visitor):
         return self._spec(point) is not None
 
     def _spec(self, point: Point) -> SiteNoise | None:
-        """The noise of a point; a call the examined examples did not reach gets what every call before it got."""
+        """The noise of a point. A call beyond those of the examined examples gets what every examined call gets."""
         if self._resolved is None or self._site_map is None:
             return None
         if point in self._site_map.values:
@@ -123,12 +138,11 @@ class Noise(Visitor):
         self._ledger.settle()
         if self._in_one_trip(value, spec):
             kernels = noise_kernels()
-
             if kernels.takes(value):
                 self._check_examples(point, value, spec)
                 key = self._key_parts(point, value.device)
                 if self._waits(point, value.device):
-                    return self._ledger.owe(Debt(value, key, spec.rate))
+                    return self._ledger.defer(DeferredNoise(value, key, spec.rate))
                 return kernels.bernoulli(value, *key, spec.rate)
         keys = self._keys(point, value, spec)
         after = disturb(value, keys, spec.rate, spec.noise, spec.mask, spec.layout)
@@ -137,12 +151,11 @@ class Noise(Visitor):
         return after
 
     def attend(self, point: Point, call: dict[str, Any]) -> Tensor | None:
-        """By one kernel where it can: in half precision on a GPU, with nobody watching the weights."""
+        """By one kernel where there is one: in half precision on a GPU, while no watcher needs the weights."""
         spec, query, key, value = self._spec(point), call["query"], call["key"], call["value"]
         if spec is None or query.dtype == torch.float32 or query.dim() != 4 or not self._in_one_trip(query, spec):
             return None
         kernels = noise_kernels()
-
         alike = query.shape[1] == key.shape[1] and value.shape[-1] == query.shape[-1] in kernels.HEAD_WIDTHS
         rising = call["scale"] is None or call["scale"] > 0
         if not alike or not rising or any(part.stride(-1) != 1 for part in (query, key, value)):
@@ -151,13 +164,12 @@ class Noise(Visitor):
         return kernels.attend(call, *self._key_parts(point, query.device), spec.rate, self._bits(call))
 
     def _bits(self, call: dict[str, Any]) -> Tensor | None:
-        """The mask of an attention as the kernel takes it, made once for all layers that are given the same."""
+        """The mask of an attention as the kernel takes it, computed once for all layers that share it."""
         kernels = noise_kernels()
-
         mask, keys = call["attn_mask"], call["key"].shape[2]
         if mask is None or mask.dtype != torch.bool:
             return None
-        if mask.is_inference():  # nothing tells whether it was written to since
+        if mask.is_inference():  # torch does not count writes to it
             return kernels.packed(mask, keys)
         same = mask.data_ptr(), mask.shape, mask.stride(), mask._version, keys
         if self._packed is None or self._packed[0] != same:
@@ -165,7 +177,7 @@ class Noise(Visitor):
         return self._packed[2]
 
     def _waits(self, point: Point, device: torch.device) -> bool:
-        """Whether noise may wait for the sum and the layer norm behind it; see `deferred`."""
+        """Whether noise may wait for the sum and the layer norm after it; see `deferred`."""
         plainly = not torch.is_grad_enabled() and not torch.is_autocast_enabled(device.type)
         return self._may_wait and plainly and self._site_map is not None and point in self._site_map.chained
 
@@ -176,7 +188,7 @@ class Noise(Visitor):
         self._ledger.settle()
 
     def _in_one_trip(self, value: Tensor, spec: SiteNoise) -> bool:
-        """Whether kernels may stand in for `disturb`: element masks on plain values on a GPU, with nobody watching."""
+        """Whether kernels may replace `disturb`: element masks on plain values on a GPU, without a watcher."""
         plain = spec.noise == "bernoulli" and spec.mask == "element"
         plain = plain and spec.layout.batch_dim == 0 and spec.layout.folded == 1
         known = value.dtype in (torch.float32, torch.float16, torch.bfloat16)
@@ -221,16 +233,34 @@ def injected(
     masks: str = "per_example",
     site_map: SiteMap | None = None,
 ) -> Iterator[Noise]:
-    """Noise in `model` while open: call the model as always. Its own dropout is off unless the placement asks for it.
+    """Puts noise into a model while open: call the model as always, each forward is the next pass.
 
-    >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3)).eval()
-    >>> x = torch.ones(2, 4)
-    >>> with torch.no_grad(), injected(net, "0=0.5") as noise:
-    ...     first, second = net(x), net(x)
-    ...     noise.at(pass_=0)
-    ...     again = net(x)
-    >>> torch.equal(first, second), torch.equal(first, again)
-    (False, True)
+    The model is in eval mode meanwhile, and its own dropout is off unless the placement asks for it. Afterwards it is
+    as it was, also after an exception.
+
+    Args:
+        model: Any `nn.Module`.
+        placement: Where noise goes, as a `Placement` or its text.
+        seed: The seed of the noise.
+        masks: "per_example" draws a mask for each example; "per_pass" one mask for all examples of a pass.
+        site_map: The sites, if they are known. None: the first forward finds them.
+
+    Yields:
+        The `Noise`: its `at` says which pass and which examples come next.
+
+    Raises:
+        BadInput: If an argument cannot be used, the placement does not fit the model, noise is already in the model,
+            or something other than the model itself is called inside.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3)).eval()
+        >>> x = torch.ones(2, 4)
+        >>> with torch.no_grad(), injected(net, "0=0.5") as noise:
+        ...     first, second = net(x), net(x)
+        ...     noise.at(pass_=0)
+        ...     again = net(x)
+        >>> torch.equal(first, second), torch.equal(first, again)
+        (False, True)
     """
     placement = as_placement(placement)
     check_choice(masks, "masks", MASKS)
@@ -249,7 +279,7 @@ def disturbed(
     masks: str = "per_example",
     may_wait: bool = False,
 ) -> Iterator[Noise]:
-    """`injected` for a placement already resolved. `may_wait` for a model whose code is known: see `deferred`."""
+    """`injected` for a placement already resolved. `may_wait` is for models whose code is known; see `deferred`."""
     with _open(model, Noise(model, None, seed, masks, site_map, resolved, may_wait)) as noise:
         yield noise
 
@@ -262,7 +292,7 @@ def _open(model: nn.Module, noise: Noise) -> Iterator[Noise]:
         raise BadInput(what, "model", Phrase(f"{type(model).__name__} with noise in it"), remedy)
     with evaluating(model):
         if noise.idle:
-            yield noise  # nothing to put in and nothing to switch off: the model runs untouched, bit for bit
+            yield noise  # the model runs untouched, bit for bit
         else:
             with trace(model, noise, alone=_refuse_submodule):
                 yield noise

@@ -1,7 +1,7 @@
-"""What was really stochastic in somebody's own loop? `watch(model)` around it tells, and changes nothing.
+"""Observation of loops that Dropscope does not run: `watch(model)` shows what was stochastic and changes nothing.
 
-Owns the observer of other people's dropout: which ran, with what flag and measured rate, did BatchNorm move, did
-outputs vary. What train mode would have run is asked of `sites.examine`, so a dropout that stayed silent is named too.
+Owns the record of a model's own dropout: what ran, with which flag and measured rate, whether BatchNorm moved and
+outputs varied. `sites.examine` says what train mode would have run, so a dropout that stayed silent is named too.
 """
 
 from __future__ import annotations
@@ -23,25 +23,37 @@ from dropscope.tracing import About, OwnDropout, Point, Visitor, dropout_rate, k
 
 @dataclass
 class SeenDropout:
-    """One dropout of the model in the watched loop."""
+    """One dropout of the model in the watched loop.
+
+    Attributes:
+        name: Its module, or the module and function that it is; with `@weights` for the dropout of an attention.
+        rate: Its rate in train mode.
+        calls: How often it was called.
+        active: How often it was called with its training flag on and a rate above 0.
+        tally: What it did to values.
+        never_called: Whether the model holds it and calls it in no mode.
+    """
 
     name: str
-    rate: float  # as configured for train mode
+    rate: float
     calls: int = 0
-    active: int = 0  # calls with the training flag on and a rate above 0
+    active: int = 0
     tally: Tally = field(default_factory=Tally, repr=False)
     never_called: bool = False
 
     @property
     def measured(self) -> float | None:
+        """The fraction that it dropped; None if it cannot be counted."""
         return self.tally.rate
 
     @property
     def silent(self) -> bool:
+        """Whether it has a rate and never dropped anything."""
         return self.rate > 0 and self.active == 0
 
     @property
     def verdict(self) -> str:
+        """What happened, in a few words: "on", "SILENT: …", "WRONG RATE: …"."""
         if self.rate == 0:
             return "rate 0"
         if self.never_called:
@@ -55,26 +67,40 @@ class SeenDropout:
 
 
 class Watch:
-    """What `watch` saw; complete once its context is left."""
+    """What `watch` saw; complete once its context is left. Printed, a table.
+
+    Attributes:
+        dropouts: Every dropout of the model, as a `SeenDropout`.
+        batchnorm_moved: The BatchNorm layers whose running statistics changed.
+        outputs_varied: Whether an example that came twice got different outputs; None if none came twice.
+        forwards: How many forwards there were.
+        unreachable: Other randomness of the model, which cannot be observed.
+    """
 
     def __init__(self) -> None:
         self.dropouts: list[SeenDropout] = []
         self.batchnorm_moved: list[str] = []
-        self.outputs_varied: bool | None = None  # None: no example was seen twice
+        self.outputs_varied: bool | None = None
         self.forwards = 0
         self.unreachable: tuple[str, ...] = ()
 
     @property
     def silent(self) -> list[str]:
+        """The dropouts that the model calls in train mode, but that stayed off in this loop."""
         return [d.name for d in self.dropouts if d.silent and not d.never_called]
 
     @property
     def ok(self) -> bool:
+        """Whether every dropout ran at its rate, outputs varied, and BatchNorm stayed put."""
         wrong = any(d.verdict.startswith("WRONG") for d in self.dropouts)
         return not (self.silent or wrong or self.batchnorm_moved or self.outputs_varied is False or self.forwards == 0)
 
     def raise_if_silent(self) -> Watch:
-        """Raises `AuditFailed` where a dropout stayed off, the outputs did not vary, or BatchNorm moved."""
+        """Returns itself if it is ok.
+
+        Raises:
+            AuditFailed: If a dropout stayed off or had a wrong rate, outputs did not vary, or BatchNorm moved.
+        """
         if not self.ok:
             raise AuditFailed("; ".join(self._complaints()))
         return self
@@ -107,13 +133,23 @@ class Watch:
 
 @contextmanager
 def watch(model: nn.Module) -> Iterator[Watch]:
-    """Observes every forward of `model` inside the context.
+    """Observes every forward of a model in a loop of your own, and changes nothing.
 
-    >>> net = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 2)).eval()
-    >>> with watch(net) as seen:
-    ...     outputs = [net(torch.ones(1, 4)) for _ in range(5)]  # forgot to switch dropout on
-    >>> seen.silent, seen.outputs_varied
-    (['1'], False)
+    Args:
+        model: Any `nn.Module`.
+
+    Yields:
+        A `Watch`, complete once the context is left.
+
+    Raises:
+        BadInput: If it is no model that can be observed.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), nn.Linear(64, 2)).eval()
+        >>> with watch(net) as seen:
+        ...     outputs = [net(torch.ones(1, 4)) for _ in range(5)]  # forgot to switch dropout on
+        >>> seen.silent, seen.outputs_varied
+        (['1'], False)
     """
     model = unwrap(model)
     seen = Watch()
@@ -129,10 +165,10 @@ def watch(model: nn.Module) -> Iterator[Watch]:
 
 
 class _Observer(Visitor):
-    """A visitor that lets everything run and notes what it did."""
+    """A visitor that lets everything run and records its effect."""
 
     def __init__(self) -> None:
-        self.found: dict[str, SeenDropout] = {}
+        self.dropouts: dict[str, SeenDropout] = {}
         self.examples: dict[int, Tensor] = {}
         self.example: Call | None = None
         self.repeated = self.differed = False
@@ -156,17 +192,18 @@ class _Observer(Visitor):
     def visit(self, point: Point, value: Tensor, about: About) -> Tensor:
         return value
 
-    def own_dropout(self, found: OwnDropout) -> bool:
-        seen = self.found.setdefault(_name(found.point), SeenDropout(_name(found.point), found.rate))
+    def own_dropout(self, dropout: OwnDropout) -> bool:
+        name = _name(dropout.point)
+        seen = self.dropouts.setdefault(name, SeenDropout(name, dropout.rate))
         seen.calls += 1
-        seen.active += found.training and found.rate > 0
-        seen.rate = max(seen.rate, found.rate)
+        seen.active += dropout.training and dropout.rate > 0
+        seen.rate = max(seen.rate, dropout.rate)
         return True
 
-    def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
-        if found.training and found.rate > 0 and found.noise == "bernoulli" and not _inside_vmap(after):
-            seen = self.found[_name(found.point)]
-            if found.mask == "element":
+    def own_ran(self, dropout: OwnDropout, before: Tensor, after: Tensor) -> None:
+        if dropout.training and dropout.rate > 0 and dropout.noise == "bernoulli" and not _inside_vmap(after):
+            seen = self.dropouts[_name(dropout.point)]
+            if dropout.mask == "element":
                 seen.tally.add(before, after, "element", None)
 
     def finished(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -197,19 +234,19 @@ def _report(seen: Watch, observer: _Observer, model: nn.Module, before: dict[str
     running = {name for name, module in model.named_modules() if keeps_running_statistics(module)}
     moved = [name for name, mark in state_mark(model).items() if before.get(name) != mark]
     seen.batchnorm_moved = sorted({name.rpartition(".")[0] for name in moved} & running)
-    found = dict(observer.found)
+    dropouts = dict(observer.dropouts)
     if observer.example is not None:
         site_map = examine(model, observer.example)
         for point, own in site_map.own.items():
-            entry = found.setdefault(_name(point), SeenDropout(_name(point), own.rate))
+            entry = dropouts.setdefault(_name(point), SeenDropout(_name(point), own.rate))
             entry.rate = max(entry.rate, own.rate)
             if own.mask != "element":
                 entry.tally = Tally()  # units that drop together cannot be counted one by one
         known = {_name(point) for point in site_map.own}
-        for entry in (entry for name, entry in found.items() if name not in known):
-            entry.tally = Tally()  # no dropout that we know the kind of: there is no rate to hold it against
+        for entry in (entry for name, entry in dropouts.items() if name not in known):
+            entry.tally = Tally()  # a dropout of unknown kind: there is no rate to compare with
         for name in site_map.dead:
             rate = dropout_rate(model.get_submodule(name)) or 0.0
-            found.setdefault(name, SeenDropout(name, rate, never_called=True))
+            dropouts.setdefault(name, SeenDropout(name, rate, never_called=True))
         seen.unreachable = site_map.unreachable
-    seen.dropouts = list(found.values())
+    seen.dropouts = list(dropouts.values())

@@ -1,4 +1,4 @@
-"""Placements resolved on a model: texts and groups become points, each with its rate, noise and mask.
+"""Resolution of placements on a model: names and groups become points, each with its rate, noise and mask.
 
 Owns what `attention`, `last`, `own` … mean, and refuses what names nothing. An explicit call wins over a site, a site
 over a group, a group over `own`. It runs nothing.

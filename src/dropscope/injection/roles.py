@@ -1,4 +1,4 @@
-"""Sites from points: names, kinds, the order of positions, and which part of the model each own dropout serves."""
+"""Sites made from points: names, kinds, order of positions, and the part of the model each own dropout belongs to."""
 
 from __future__ import annotations
 
@@ -26,23 +26,37 @@ _POSITIONS = ("weights", "after_activation", "output", "branch", "sum", "before_
 
 @dataclass(frozen=True)
 class Site:
-    """A place for noise. `positions[0]` is what position auto means here; `shape` is one example's value there."""
+    """A place in a model where noise can go: a layer, an attention, a residual sum, a dropout of the model itself.
+
+    Attributes:
+        name: What a placement calls it: the path of its module, with `#call` where that is called more than once.
+        kind: attention, ffn, conv, linear, recurrent, embedding, dropout, residual, norm, activation, block or head.
+        positions: The values that can get noise here. The first is what a placement means by the name alone.
+        shape: The shape of one example's value at the first position.
+        own_rate: The rate of the model's own dropout here in train mode; None if it has none.
+        role: The part of the model that this dropout belongs to: attention, ffn, embedding, residual, head, hidden or
+            input; None if it has none.
+        module: The path of its module.
+        call: The number of the call, from 0.
+
+    Examples:
+        >>> Site("fc1", "linear", ("after_activation", "output", "input"), (128,)).positions[0]
+        'after_activation'
+    """
 
     name: str
     kind: str
     positions: tuple[str, ...]
     shape: tuple[int, ...]
-    own_rate: float | None = None  # the model's own dropout at this site in train mode; None where it has none
-    role: str | None = (
-        None  # which part of the model an own dropout belongs to: attention, ffn, embedding, residual, head
-    )
+    own_rate: float | None = None
+    role: str | None = None
     module: str = field(default="", repr=False)
     call: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True)
 class Value:
-    """One point as it was seen."""
+    """What is known of the value at a point."""
 
     about: About
     layout: Layout
@@ -60,7 +74,7 @@ def list_sites(values: Mapping[Point, Value], own: Mapping[Point, OwnDropout]) -
     order = {point: i for i, point in enumerate(values)}
     head = _head(values, order)
     roles = _roles(values, own, order, head)
-    found = []
+    ranked = []
     for (name, call), positions in grouped.items():
         kinds = {value.about.kind for value in positions.values()} - {"activation"} or {"activation"}
         kind = next(k for k in KINDS if k in kinds)
@@ -78,9 +92,9 @@ def list_sites(values: Mapping[Point, Value], own: Mapping[Point, OwnDropout]) -
             call,
         )
         seen = [order[Point(name, call, position)] for position in positions]
-        # A layer stands where it is called; what encloses others, where it returns.
-        found.append((order[point] if kind in ("block", "residual", "attention") else min(seen), site))
-    return [site for _, site in sorted(found, key=lambda pair: pair[0])]
+        # A layer is listed where it is called; what encloses others, where it returns.
+        ranked.append((order[point] if kind in ("block", "residual", "attention") else min(seen), site))
+    return [site for _, site in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _ordered(kind: str, positions: Mapping[str, Value]) -> tuple[str, ...]:
@@ -105,7 +119,7 @@ def _roles(
     order: Mapping[Point, int],
     head: tuple[str, int] | None,
 ) -> dict[Point, str]:
-    """Which part of the model each of its own dropouts serves, told by what it is applied to and what comes after."""
+    """The part of the model each own dropout belongs to, by the value it is applied to and the layer after it."""
     trunk = [order[p] for p, v in values.items() if p.position in ("weights", "sum")]
     feed_forward = {(p.name, p.call) for p, v in values.items() if v.about.kind == "ffn"}
     layers = [p for p, v in values.items() if p.position == "input" and v.about.kind in LAYERS]

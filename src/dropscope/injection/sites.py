@@ -1,7 +1,7 @@
 """The map of a model's sites, made by running it on a few examples: `find_sites` and `examine`.
 
-Owns layouts and the model's own dropout with its real rates. The runs happen on a shadow of the model (same weights,
-own flags and buffers), so nothing of the user's moves. See `roles` for kinds and order, `resolution` for placements.
+Owns layouts and the model's own dropout with its real rates. The runs use a shadow of the model (same weights, its own
+flags and buffers), so the user's model does not change. See `roles` for kinds and order, `resolution` for placements.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, Phrase
 from dropscope.injection.roles import Site, Value, list_sites
 from dropscope.model import Call, accepted, output_tensors, random_state_kept, shadow, unwrap
 from dropscope.noise import Layout
@@ -37,7 +37,7 @@ _TRIALS = 16
 
 @dataclass(frozen=True)
 class SiteMap:
-    """Everything `examine` learnt of a model: read by `resolve`, `injection` and `audit`."""
+    """Everything that `examine` finds out about a model; `resolve`, `injected` and `audit` read it."""
 
     sites: tuple[Site, ...]
     values: Mapping[Point, Value]
@@ -49,23 +49,35 @@ class SiteMap:
     chained: frozenset[Point] = frozenset()  # dropouts that flow into a sum and a layer norm at once
 
     def head(self) -> Site | None:
+        """The final classifier layer."""
         return next((site for site in self.sites if site.kind == "head"), None)
 
 
 def find_sites(model: nn.Module, example: Any) -> list[Site]:
-    """Every site of `model` in call order, seen by running it on `example` (a tensor, a tuple or a dict of tensors).
+    """Finds every place where noise can go, by running the model on an example. The model is left as it was.
 
-    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    >>> [(site.name, site.kind, site.positions[0]) for site in find_sites(net, torch.zeros(1, 4))]
-    [('0', 'linear', 'after_activation'), ('1', 'activation', 'output'), ('2', 'head', 'output')]
+    Args:
+        model: Any `nn.Module`.
+        example: What the model is called with: a tensor, a tuple or a dict of tensors. One example is enough.
+
+    Returns:
+        The sites in call order. `placement` texts use their names.
+
+    Raises:
+        BadInput: If it is no model that noise can be put into, or the model does not take the example.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> [(site.name, site.kind, site.positions[0]) for site in find_sites(net, torch.zeros(1, 4))]
+        [('0', 'linear', 'after_activation'), ('1', 'activation', 'output'), ('2', 'head', 'output')]
     """
-    call = Call.of(example)
-    with accepted(call):
+    call = Call.of(example, "example")
+    with accepted(call, "example"):
         return list(examine(unwrap(model), call).sites)
 
 
 def examine(model: nn.Module, call: Call) -> SiteMap:
-    """Runs a shadow of the model: in eval at two batch sizes (which dimension counts examples?), once in train mode."""
+    """Runs a shadow of the model: in eval mode at two batch sizes, to see the batch dimension, and in train mode."""
     copy = shadow(model).eval()
     with torch.no_grad(), random_state_kept():
         two, three = (record(copy, call, size) for size in (2, 3))
@@ -87,38 +99,37 @@ def examine(model: nn.Module, call: Call) -> SiteMap:
         own=own,
         dead=tuple(_dead(copy, train)),
         unreachable=(*unreachable, *_other_randomness(copy)),
-        always_on=tuple(dict.fromkeys(p.name for p, found in two.own.items() if found.training and found.rate > 0)),
+        always_on=tuple(dict.fromkeys(p.name for p, seen in two.own.items() if seen.training and seen.rate > 0)),
         nondeterministic=not _same(two.output, again.output),
-        chained=frozenset(two.chains.found & three.chains.found),
+        chained=frozenset(two.chains.points & three.chains.points),
     )
 
 
 def _own_dropouts(
     copy: nn.Module, train: Recorder, two: Recorder, values: Mapping[Point, Value]
 ) -> tuple[dict[Point, OwnDropout], list[str]]:
-    """The dropouts that train mode calls at a value we can disturb, and why the others are out of reach."""
+    """The dropouts that train mode calls at a value we can disturb, and why we cannot reach the others."""
     own, unreachable = {}, []
     with torch.no_grad(), random_state_kept():
-        for point, found in train.own.items():
+        for point, dropout in train.own.items():
             if point not in values:
-                unreachable += [f"{point.name}: a dropout of rate {found.rate:g} that runs in train mode only"] * (
-                    found.rate > 0
-                )
+                if dropout.rate > 0:
+                    unreachable.append(f"{point.name}: a dropout of rate {dropout.rate:g} that runs in train mode only")
                 continue
             module = copy.get_submodule(point.name) if point.name in train.called else None
-            shown: OwnDropout | None = found
+            measured: OwnDropout | None = dropout
             if module is not None and is_foreign_dropout(module):
-                shown = _tried(module, two.shapes[point], values[point].layout.batch_dim, found)
-            if shown is None:
+                measured = _measured(module, two.shapes[point], values[point].layout.batch_dim, dropout)
+            if measured is None:
                 unreachable.append(f"{point.name}: {type(module).__name__} is no Bernoulli dropout that keeps the mean")
             else:
-                own[point] = shown
+                own[point] = measured
     return own, unreachable
 
 
 def _dead(copy: nn.Module, train: Recorder) -> list[str]:
-    """Dropout modules that nothing calls, but for those whose rate an attention reads and applies by itself."""
-    served = {(point.name, found.rate) for point, found in train.own.items() if point.position == "weights"}
+    """Dropout modules that nothing calls, except those whose rate an attention reads and applies itself."""
+    served = {(point.name, dropout.rate) for point, dropout in train.own.items() if point.position == "weights"}
     return [
         name
         for name, module in copy.named_modules()
@@ -129,25 +140,25 @@ def _dead(copy: nn.Module, train: Recorder) -> list[str]:
 
 
 def _other_randomness(copy: nn.Module) -> list[str]:
-    """What a model draws in train mode that is no dropout of a value: said, never run."""
-    found = []
+    """What a model draws in train mode that is no dropout of a value: it is reported, never run."""
+    sources = []
     for name, module in copy.named_modules():
         label = name or type(module).__name__
         if isinstance(module, nn.RNNBase) and module.dropout > 0 and module.num_layers > 1:
-            found.append(
+            sources.append(
                 f"{label}: dropout of rate {module.dropout:g} between its layers runs inside the recurrent kernel"
             )
-        found += [f"{label}: LayerDrop of rate {getattr(module, n):g}" for n in LAYERDROP if is_rate(module, n)]
+        sources += [f"{label}: LayerDrop of rate {getattr(module, n):g}" for n in LAYERDROP if is_rate(module, n)]
     config: Any = getattr(copy, "config", None)
-    if not any("LayerDrop" in text for text in found):
-        found += [f"config: LayerDrop of rate {getattr(config, n):g}" for n in LAYERDROP if is_rate(config, n)]
+    if not any("LayerDrop" in text for text in sources):
+        sources += [f"config: LayerDrop of rate {getattr(config, n):g}" for n in LAYERDROP if is_rate(config, n)]
     if getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0):
-        found.append(f"config: SpecAugment of rate {config.mask_time_prob:g}")
-    return found
+        sources.append(f"config: SpecAugment of rate {config.mask_time_prob:g}")
+    return sources
 
 
 def _layout(about: About, two: tuple[int, ...], three: tuple[int, ...] | None) -> Layout | None:
-    """Which dimension grew with the batch; None where that cannot be told."""
+    """The layout, from the dimension that grew with the batch; None if that is unclear."""
     channel = 1 if about.maps or about.kind == "conv" else -1
     if three is None or len(two) != len(three):
         return None
@@ -163,9 +174,9 @@ def _layout(about: About, two: tuple[int, ...], three: tuple[int, ...] | None) -
 def _verified(
     copy: nn.Module, call: Call, folded: list[Point], layouts: Mapping[Point, Layout | None]
 ) -> dict[Point, Layout | None]:
-    """Layouts of values that fold other indices into the example dimension, kept where an example's lie together.
+    """Layouts of values that fold other indices into the batch dimension; None where an example's are scattered.
 
-    Two different examples in both orders: if the halves swap, each example owns a block of indices.
+    Two different examples run in both orders: if the halves swap, each example owns a block of indices.
     """
     if call.examples < 2:
         call = call.with_second_example()
@@ -195,19 +206,25 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def require_sites(site_map: SiteMap) -> None:
+    """Refuses a model without sites.
+
+    Raises:
+        BadInput: If there are none.
+    """
     if not site_map.sites:
-        raise BadInput(
-            "a model needs at least one place for noise", "sites found", 0, "check that its forward calls layers"
-        )
+        remedy = "check that its forward calls layers"
+        raise BadInput("model must have at least one place for noise", "model", Phrase("no sites"), remedy)
 
 
-def _tried(module: nn.Module, shape: tuple[int, ...], batch_dim: int | None, found: OwnDropout) -> OwnDropout | None:
-    """`found` with the rate and mask that `module` shows in train mode; None where it is no Bernoulli dropout."""
+def _measured(
+    module: nn.Module, shape: tuple[int, ...], batch_dim: int | None, dropout: OwnDropout
+) -> OwnDropout | None:
+    """`dropout` with the rate and mask that `module` shows in train mode; None if it is no Bernoulli dropout."""
     module.training = True
     try:
         factors = torch.stack([module(torch.ones(shape)) for _ in range(_TRIALS)])
     except (TypeError, RuntimeError):
-        return found  # it takes more than a value: its own word is all there is
+        return dropout  # it takes more than a value, so it cannot be tried
     kept = factors != 0
     if not bool(kept.any()):
         return None
@@ -215,18 +232,18 @@ def _tried(module: nn.Module, shape: tuple[int, ...], batch_dim: int | None, fou
     if not (math.isclose(low, high, rel_tol=1e-4) and low > 0.9999):
         return None
     rate = 1 - 1 / max(low, 1.0)
-    rate = found.rate if math.isclose(rate, found.rate, abs_tol=1e-4) else rate
-    mask = _mask(kept, shape, batch_dim) or found.mask
+    rate = dropout.rate if math.isclose(rate, dropout.rate, abs_tol=1e-4) else rate
+    mask = _mask(kept, shape, batch_dim) or dropout.mask
     rows = _TRIALS * (1 if batch_dim is None else shape[batch_dim])
     units = {"example": rows, "channel": rows * shape[1] if len(shape) > 1 else rows}.get(mask, kept.numel())
     dropped = 1 - float(kept.double().mean())
     if mask == "mixed" or abs(dropped - rate) > 6 * math.sqrt(max(rate, 1e-3) / units):
         return None
-    return replace(found, rate=rate, mask=mask)
+    return replace(dropout, rate=rate, mask=mask)
 
 
 def _mask(kept: Tensor, shape: tuple[int, ...], batch_dim: int | None) -> str | None:
-    """How drops lie over an example: `kept` has a leading dimension of trials. None where nothing was dropped."""
+    """The kind of mask, from what was `kept` in each trial; None if nothing was dropped."""
     if bool(kept.all()):
         return None
     own = [dim for dim in range(len(shape)) if dim != batch_dim and shape[dim] > 1]

@@ -1,6 +1,6 @@
-"""What a model and a function are, as a few letters: the same in every process, other where anything of it is other.
+"""Fingerprints of models and functions: the same in every process, different as soon as anything that counts differs.
 
-Owns what counts: weights by value; code, settings and printed structure of modules; closures and defaults of functions.
+What counts: weights by value; code, settings and printed structure of modules; closures and defaults of functions.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import nn
 
 from dropscope.model.handling import OWN_ATTRIBUTES
 
-_PLACE = re.compile(r" at 0x[0-9a-f]+")  # in memory: another in every process
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in memory: different in every process
 
 
 def weights_fingerprint(model: nn.Module) -> str:
-    """A hash of every parameter and buffer, by name and value, of those that no state_dict holds as well."""
+    """A hash of every parameter and buffer by name and value, including buffers that no state_dict holds."""
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted({**dict(model.named_buffers()), **model.state_dict()}.items()):
         if isinstance(tensor, torch.Tensor):
@@ -31,8 +31,10 @@ def weights_fingerprint(model: nn.Module) -> str:
 
 
 def code_fingerprint(*things: Any) -> str:
-    """A hash of what functions do and of how models are made: structure, settings and forwards of their modules, code,
-    closures and defaults of functions.
+    """A hash of what functions do and of how models are built.
+
+    Of a model it covers the structure, settings and forwards of its modules; of a function its code, closure and
+    defaults.
 
     >>> one, same, other = (code_fingerprint((lambda by: lambda x: x * by)(factor)) for factor in (2, 2, 3))
     >>> one == same, one == other
@@ -47,12 +49,14 @@ def code_fingerprint(*things: Any) -> str:
 def _module(model: nn.Module) -> Any:
     classes = dict.fromkeys(type(module) for module in model.modules())
     forwards = [_function(c.forward) for c in classes if not c.__module__.startswith(("torch.", "transformers."))]
-    settings = [(name, _settings(module)) for name, module in model.named_modules() if not _of_the_hub(module)]
-    return _PLACE.sub("", repr(model)), forwards, settings
+    settings = [
+        (name, _settings(module)) for name, module in model.named_modules() if not _is_from_transformers(module)
+    ]
+    return _ADDRESS.sub("", repr(model)), forwards, settings
 
 
-def _of_the_hub(module: nn.Module) -> bool:
-    return type(module).__module__.startswith("transformers.")  # says where it was loaded from, among its attributes
+def _is_from_transformers(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("transformers.")  # its attributes include the path it was loaded from
 
 
 def _settings(thing: Any) -> list[tuple[str, Any]]:
@@ -70,7 +74,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _value(value: Any) -> Any:
-    """Something as it prints in every process: plain values, tensors, functions; of anything else its class."""
+    """A value in a form that prints alike in every process; of an object that is no plain value, only its class."""
     if isinstance(value, CodeType):
         return value.co_code, value.co_names, _value(value.co_consts)
     if isinstance(value, set | frozenset):
@@ -98,8 +102,8 @@ def _function(function: Any) -> Any:
         called = vars(type(function)).get("__call__")
         return name, _value(getattr(called, "__code__", None)), _settings(function)
     held = [_held(content) for content in _closed_over(function)]
-    of = _settings(getattr(function, "__self__", None))  # a method of some object
-    return name, _value(code), held, of, _value(function.__defaults__), _value(function.__kwdefaults__)
+    bound = _settings(getattr(function, "__self__", None))  # of the object whose method it is
+    return name, _value(code), held, bound, _value(function.__defaults__), _value(function.__kwdefaults__)
 
 
 def _held(content: Any) -> Any:
@@ -110,13 +114,13 @@ def _held(content: Any) -> Any:
 
 
 def _closed_over(function: Any) -> list[Any]:
-    found = []
+    contents = []
     for cell in function.__closure__ or ():
         try:
-            found.append(cell.cell_contents)
+            contents.append(cell.cell_contents)
         except ValueError:  # not filled yet
-            found.append(None)
-    return found
+            contents.append(None)
+    return contents
 
 
 def raw(tensor: torch.Tensor) -> memoryview:

@@ -1,4 +1,4 @@
-"""The user's model, handled with care: unwrapped, copied without its weights, put into eval, given back as it was.
+"""Safe handling of the user's model: unwrapping, copies that share its weights, eval mode, and everything put back.
 
 Owns what touches flags, hooks and global random state. It knows nothing of sites or noise.
 """
@@ -16,36 +16,30 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, Phrase
 
 OWN_ATTRIBUTES = frozenset(vars(nn.Module()))  # what every module has: training, hooks and the like
 OURS = "_dropscope_hook"  # marks a hook function of ours, wherever a copy of a module carries it
 
 
 def unwrap(model: object) -> nn.Module:
-    """The module that computes: without DDP, DataParallel or torch.compile around it."""
-    if isinstance(model, torch.jit.ScriptModule):
+    """The module that computes: without DDP, DataParallel or torch.compile around it.
+
+    Raises:
+        BadInput: If it is no `nn.Module`, has layers without weights, or has its training flag baked in.
+    """
+    kind = Phrase(type(model).__name__)
+    if isinstance(model, torch.jit.ScriptModule | torch.export.ExportedProgram):
+        remedy = "pass the nn.Module it was made from"
         raise BadInput(
-            "a traced or scripted model has its training flag and its calls baked in, so noise cannot be put into it",
-            "model", type(model).__name__, "pass the nn.Module it was made from",
-        )  # fmt: skip
-    if isinstance(model, torch.export.ExportedProgram):
-        raise BadInput(
-            "an exported program has its training flag baked in, so noise cannot be put into it",
-            "model", type(model).__name__, "pass the nn.Module it was exported from",
-        )  # fmt: skip
-    if not isinstance(model, nn.Module):
-        raise BadInput(
-            "a model is a torch.nn.Module",
-            "model",
-            type(model).__name__,
-            "pass the module itself, not its output or path",
+            "model must not be scripted, traced or exported: its training flag is baked in", "model", kind, remedy
         )
+    if not isinstance(model, nn.Module):
+        remedy = "pass the module itself, not its output or path"
+        raise BadInput("model must be a torch.nn.Module", "model", kind, remedy)
     if any(is_lazy(p) for p in (*model.parameters(), *model.buffers())):
-        raise BadInput(
-            "a model is trained before it is measured", "model", "a lazy layer without weights",
-            "run it on an example, then load its weights",
-        )  # fmt: skip
+        remedy = "run it on an example, then load its weights"
+        raise BadInput("model must have its trained weights", "model", Phrase("a lazy layer without weights"), remedy)
     inner: nn.Module = model
     while True:
         if isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -55,24 +49,16 @@ def unwrap(model: object) -> nn.Module:
         else:
             break
     for name, module in inner.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            raise BadInput(
-                "every part of a model must be plain Python",
-                f"module {name!r}",
-                type(module).__name__,
-                "replace the scripted part",
-            )
-        if isinstance(module, torch.fx.GraphModule):
-            raise BadInput(
-                "a traced or exported graph has its training flag baked in, so noise cannot be put into it",
-                f"module {name or 'model'!r}", type(module).__name__, "pass the nn.Module it was traced from",
-            )  # fmt: skip
+        if isinstance(module, torch.jit.ScriptModule | torch.fx.GraphModule):
+            what = "model must be plain Python throughout: a scripted or traced part has its training flag baked in"
+            received = Phrase(f"{type(module).__name__} as {name or 'the model'!r}")
+            raise BadInput(what, "model", received, "pass the nn.Module it was made from")
     return inner
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Every module in eval, so BatchNorm stays put; the flags come back one by one as they were."""
+    """Every module in eval mode, so that BatchNorm stays put. Afterwards each flag is what it was."""
     flags = [(module, module.training) for module in model.modules()]
     try:
         for module, _ in flags:
@@ -85,8 +71,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def random_state_kept() -> Iterator[None]:
-    """Global random state of Python, NumPy, torch and CUDA is afterwards what it was."""
-    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - it is the global state that is kept
+    """Restores the global random state of Python, NumPy, torch and CUDA afterwards."""
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - the global state is meant
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
         yield
@@ -100,7 +86,7 @@ def random_state_kept() -> Iterator[None]:
 
 @contextmanager
 def state_kept(model: nn.Module) -> Iterator[None]:
-    """Buffers, and weights that a forward rescales (max_norm), are afterwards what they were."""
+    """Restores buffers, and weights that a forward rescales (max_norm), afterwards."""
     kept = [
         (m._buffers, name, b, b.clone()) for m in model.modules() for name, b in m._buffers.items() if b is not None
     ]
@@ -125,38 +111,40 @@ def _rescaled(module: nn.Module) -> torch.Tensor | None:
 
 
 def writes(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to; torch does not count for those made in inference mode."""
+    """How often a tensor was written to. For one made in inference mode, which torch does not count, 0."""
     return 0 if tensor.is_inference() else tensor._version
 
 
 def shadow(model: nn.Module) -> nn.Module:
-    """A second module tree over the same weights: flags, buffers and hooks are its own, so a trial stays there, and so
-    are weights that a forward rescales."""
+    """A private copy of the model over the same weights.
+
+    Flags, buffers and hooks are its own, so what happens to it stays there. So are weights that a forward rescales.
+    """
     own = {id(_rescaled(module)) for module in model.modules()}
     shared: dict[int, torch.Tensor] = {id(p): p for p in model.parameters() if id(p) not in own}
     for module in model.modules():
-        # What weight_norm and its like compute before each forward has a graph, which deepcopy refuses; it comes anew.
+        # What weight_norm and its like compute has a graph, which deepcopy refuses; each forward computes it again.
         shared |= {
             id(value): value.detach()
             for value in vars(module).values()
             if isinstance(value, torch.Tensor) and not value.is_leaf
         }
     try:
-        twin = copy.deepcopy(model, dict(shared))
-    except (TypeError, RuntimeError):  # a lock, an open file: whatever cannot be copied is shared
-        twin = copy.deepcopy(model, {**shared, **_uncopyable(model, shared)})
-    for module in twin.modules():
+        copied = copy.deepcopy(model, dict(shared))
+    except (TypeError, RuntimeError):  # what cannot be copied is shared: a lock, an open file
+        copied = copy.deepcopy(model, {**shared, **_uncopyable(model, shared)})
+    for module in copied.modules():
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             for key in [key for key, hook in hooks.items() if hasattr(hook, OURS)]:
                 del hooks[key]
                 module._forward_hooks_with_kwargs.pop(key, None)
                 module._forward_hooks_always_called.pop(key, None)
                 module._forward_pre_hooks_with_kwargs.pop(key, None)
-    return twin
+    return copied
 
 
 def _uncopyable(model: nn.Module, shared: dict[int, torch.Tensor]) -> dict[int, Any]:
-    found: dict[int, Any] = {}
+    uncopyable: dict[int, Any] = {}
     for module in model.modules():
         for name, value in vars(module).items():
             if name in OWN_ATTRIBUTES or isinstance(value, nn.Module):
@@ -164,14 +152,14 @@ def _uncopyable(model: nn.Module, shared: dict[int, torch.Tensor]) -> dict[int, 
             try:
                 copy.deepcopy(value, dict(shared))
             except (TypeError, RuntimeError):
-                found[id(value)] = value
-    return found
+                uncopyable[id(value)] = value
+    return uncopyable
 
 
 def runs_fused(layer: nn.Module) -> bool:
-    """Whether torch would run this encoder layer as one kernel, which knows no dropout, if nobody were looking.
+    """Whether torch would run this encoder layer as one kernel, which has no dropout, if it were not traced.
 
-    The conditions are those of nn.TransformerEncoderLayer.forward; our own hooks, which keep it from it, do not count.
+    The conditions are those of nn.TransformerEncoderLayer.forward, except that our own hooks do not count.
     """
     if (
         not isinstance(layer, nn.TransformerEncoderLayer)
@@ -192,17 +180,18 @@ def runs_fused(layer: nn.Module) -> bool:
 
 
 def is_hooked(model: nn.Module) -> bool:
+    """Whether the model is being traced already."""
     return any(hasattr(hook, OURS) for hook in model._forward_pre_hooks.values())
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the model lies; a model spread over several devices is an error."""
+    """The one device of the model's weights and buffers.
+
+    Raises:
+        BadInput: If they lie on several devices.
+    """
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     if len(devices) > 1:
-        raise BadInput(
-            "a model lies on one device",
-            "devices of its weights",
-            sorted(map(str, devices)),
-            "move it with model.to(device)",
-        )
+        remedy = "move it with model.to(device)"
+        raise BadInput("model must lie on one device", "model", sorted(map(str, devices)), remedy)
     return devices.pop() if devices else torch.device("cpu")

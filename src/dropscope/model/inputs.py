@@ -1,6 +1,6 @@
 """One call of a model: `Call`, and the key of each example in it.
 
-Owns how inputs are sliced, moved, copied and fingerprinted. Where they come from is the data room's.
+Owns how inputs are sliced, moved, copied and fingerprinted. See the data room for where they come from.
 """
 
 from __future__ import annotations
@@ -26,14 +26,29 @@ _CONTAINERS = (tuple, list, dict)
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """`model(*args, **kwargs)` on a batch: examples lie along dimension 0 of its tensors."""
+    """`model(*args, **kwargs)` on a batch: examples lie along dimension 0 of its tensors.
+
+    Attributes:
+        args: Inputs by position.
+        kwargs: Inputs by name.
+
+    Examples:
+        >>> call = Call.of({"x": torch.arange(6).reshape(3, 2), "labels": torch.zeros(3)})
+        >>> call.examples, call.take([2]).kwargs
+        (3, {'x': tensor([[4, 5]])})
+    """
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, inputs: Any) -> Call:
-        """A tensor or a tuple goes by position, a mapping by name and without its labels."""
+    def of(cls, inputs: Any, name: str = "inputs") -> Call:
+        """A tensor or a tuple goes by position, a mapping by name and without its labels.
+
+        Args:
+            inputs: What the model is called with.
+            name: What the caller calls them, for the error.
+        """
         if isinstance(inputs, Call):
             return inputs
         if isinstance(inputs, Tensor):
@@ -43,11 +58,12 @@ class Call:
         if hasattr(inputs, "keys") and hasattr(inputs, "__getitem__"):  # dict, and Hugging Face's BatchEncoding
             return cls((), {key: inputs[key] for key in inputs.keys() if key not in LABEL_KEYS})  # noqa: SIM118
         remedy = "pass what you call the model with"
-        what = "inputs must be a tensor, a tuple of tensors or a dict of tensors"
-        raise BadInput(what, "inputs", Phrase(type(inputs).__name__), remedy)
+        what = f"{name} must be a tensor, a tuple of tensors or a dict of tensors"
+        raise BadInput(what, name, Phrase(type(inputs).__name__), remedy)
 
     @property
     def tensors(self) -> list[Tensor]:
+        """Every tensor, those by position first."""
         return tensors((self.args, self.kwargs))
 
     @property
@@ -65,17 +81,17 @@ class Call:
     def map(self, function: Callable[[Tensor], Any]) -> Call:
         """`function` on every tensor, in the same places."""
 
-        def walk(part: Any) -> Any:
+        def mapped(part: Any) -> Any:
             if isinstance(part, Tensor):
                 return function(part)
             if isinstance(part, tuple | list):
-                walked = [walk(p) for p in part]
-                return type(part)(*walked) if hasattr(part, "_fields") else type(part)(walked)
+                parts = [mapped(p) for p in part]
+                return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)
             if isinstance(part, dict):
-                return {key: walk(p) for key, p in part.items()}
+                return {key: mapped(p) for key, p in part.items()}
             return part
 
-        return Call(walk(self.args), walk(self.kwargs))
+        return Call(mapped(self.args), mapped(self.kwargs))
 
     def take(self, indices: Sequence[int]) -> Call:
         """Some of the examples. Tensors whose first dimension is not the batch are shared by all examples."""
@@ -89,12 +105,13 @@ class Call:
         return self.map(lambda t: t.repeat(copies, *[1] * (t.dim() - 1)) if t.dim() > 0 and t.shape[0] == size else t)
 
     def with_second_example(self) -> Call:
-        """One example and a different one made from it (reversed), to tell examples apart where only one was given."""
+        """One example and its reversal, to distinguish examples where only one was given."""
         return self.map(
             lambda t: torch.cat([t, t.flip(tuple(range(1, t.dim())))]) if t.dim() > 0 and t.shape[0] == 1 else t
         )
 
     def to(self, device: torch.device) -> Call:
+        """The same call with its tensors on a device."""
         return self.map(lambda t: t.to(device))
 
     def run(self, model: Callable[..., Any]) -> Any:
@@ -141,8 +158,16 @@ class Call:
 
 
 @contextmanager
-def accepted(call: Call) -> Iterator[None]:
-    """A model that does not take its inputs becomes one clear error that says what they are."""
+def accepted(call: Call, name: str = "data") -> Iterator[None]:
+    """Turns the failure of a model on its inputs into one clear error that describes them.
+
+    Args:
+        call: The inputs.
+        name: The argument that they come from.
+
+    Raises:
+        BadInput: If the model raises anything but an error of ours or a lack of memory.
+    """
     try:
         yield
     except (torch.OutOfMemoryError, DropscopeError):
@@ -151,11 +176,11 @@ def accepted(call: Call) -> Iterator[None]:
         shapes = ", ".join(f"{tuple(t.shape)} {str(t.dtype)[6:]}" for t in call.tensors)
         received = Phrase(f"{type(error).__name__}: {first_line(error)}")
         remedy = f"call the model on them yourself first; the first inputs are {shapes}"
-        raise BadInput("data must be what the model takes", "data", received, remedy) from error
+        raise BadInput(f"{name} must be what the model takes", name, received, remedy) from error
 
 
 def id_keys(ids: Sequence[Any] | Tensor) -> Tensor:
-    """A key per example from the ids a user gave: whole numbers as they are, anything else by the hash of its text."""
+    """A key per example from the user's ids: whole numbers as they are, anything else by the hash of its text."""
     keys = np.empty(len(ids), dtype=np.int64)
     for i, value in enumerate(ids):
         number = value.item() if isinstance(value, Tensor | np.generic) else value
@@ -168,7 +193,7 @@ def id_keys(ids: Sequence[Any] | Tensor) -> Tensor:
 
 
 def tensors(structure: Any) -> list[Tensor]:
-    """Every tensor in nested tuples, lists and dicts. Called for every function of a forward, so written out."""
+    """Every tensor in nested tuples, lists and dicts. Every function of a forward calls it, so it is written out."""
     if isinstance(structure, Tensor):
         return [structure]
     if isinstance(structure, dict):

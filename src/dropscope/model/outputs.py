@@ -1,7 +1,7 @@
-"""What a model returns → class probabilities `[N, C, *spatial]`, class axis 1.
+"""Class probabilities `[N, C, *spatial]` from what a model returns.
 
-Owns how an output is found in what the model gave back and what its numbers mean. Statistics and measures put the
-class axis last; turning it there is theirs.
+Owns where the numbers are in an output and what they mean. The class axis is 1 here; statistics and measures move it
+to the end themselves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dropscope.errors import BadInput, nearest
+from dropscope.errors import BadInput, Phrase, nearest
 
 Outputs = str | Callable[[Any], Tensor]
 
@@ -25,28 +25,37 @@ def probabilities(output: Any, outputs: Outputs = "logits", *, check: bool = Tru
     - `"logits"`: `[N, C, *spatial]`, softmax over axis 1.
     - `"probabilities"`: as they are.
     - `"binary_logit"`: `[N]`, `[N, 1]` or `[N, 1, *spatial]`, to two classes (1 − σ, σ).
-    - `"multilabel_logits"`: `[N, K, *spatial]`, to `[N, 2, K, *spatial]`: a question of two classes per label.
+    - `"multilabel_logits"`: `[N, K, *spatial]`, to `[N, 2, K, *spatial]`: two classes, yes and no, per label.
     - a callable: from what the model returned to probabilities `[N, C, *spatial]`.
 
-    `check=False` leaves out the looks at the values (on a GPU, a wait each), never those at shape and type.
+    Args:
+        output: What the model returned: a tensor, or something that holds it.
+        outputs: What its numbers mean, as above.
+        check: Whether to check the values, which waits for a GPU. Shape and type are always checked.
 
-    >>> probabilities(torch.tensor([[0.0, 0.0], [0.0, 200.0]])).tolist()
-    [[0.5, 0.5], [0.0, 1.0]]
-    >>> probabilities(torch.tensor([0.0]), "binary_logit").tolist()
-    [[0.5, 0.5]]
+    Returns:
+        The probabilities.
+
+    Raises:
+        BadInput: If the output is not what `outputs` says.
+
+    Examples:
+        >>> probabilities(torch.tensor([[0.0, 0.0], [0.0, 200.0]])).tolist()
+        [[0.5, 0.5], [0.0, 1.0]]
+        >>> probabilities(torch.tensor([0.0]), "binary_logit").tolist()
+        [[0.5, 0.5]]
     """
     if not callable(outputs) and outputs not in KINDS:
         remedy = nearest(str(outputs), KINDS) + ", or pass a function of the output that returns probabilities [N, C]"
-        raise BadInput("outputs says what the model returns", "outputs", outputs, remedy)
+        raise BadInput(f"outputs must be a function or one of {', '.join(KINDS)}", "outputs", outputs, remedy)
     if callable(outputs):
         values = outputs(output)
         if not isinstance(values, Tensor):
             remedy = "return a tensor [N, C, ...]"
-            raise BadInput(
-                "a function for outputs returns probabilities", "outputs(...)", type(values).__name__, remedy
-            )
+            got = Phrase(type(values).__name__)
+            raise BadInput("outputs must return probabilities, if it is a function", "outputs", got, remedy)
     else:
-        values = _found(output, outputs)
+        values = _output_tensor(output, outputs)
     half = values.dtype in (torch.float16, torch.bfloat16)
     values = _floating(values)
     if check:
@@ -56,17 +65,17 @@ def probabilities(output: Any, outputs: Outputs = "logits", *, check: bool = Tru
     if outputs == "multilabel_logits":
         if values.dim() < 2:
             remedy = "for one label write outputs='binary_logit'"
-            raise BadInput("multilabel logits are [N, labels, ...]", "shape of the output", tuple(values.shape), remedy)
+            raise _misshapen("be [N, labels, ...] for outputs='multilabel_logits'", values, remedy)
         return torch.stack([(-values).sigmoid(), values.sigmoid()], 1)
     if values.dim() < 2 or values.shape[1] == 1:
         wrong = "for one logit per example write outputs='binary_logit'; for its sigmoid, "
         remedy = wrong + "outputs=lambda o: torch.stack([1 - o.flatten(), o.flatten()], 1)"
-        raise BadInput("an output has at least two classes along axis 1", "its shape", tuple(values.shape), remedy)
+        raise _misshapen("have at least two classes along axis 1", values, remedy)
     if outputs == "logits":
         if check and _look_like_probabilities(values):
             remedy = "write outputs='probabilities'; if these really are logits, outputs=lambda o: o.softmax(1)"
-            rule = "logits are not probabilities already (softmax twice flattens them)"
-            raise BadInput(rule, "the output", "values in [0, 1] that sum to 1 over axis 1", remedy)
+            what = "the model's output must be logits: a softmax of probabilities flattens them"
+            raise BadInput(what, "outputs", Phrase("values in [0, 1] that sum to 1 over axis 1"), remedy)
         return _softmax(values)
     return _checked(values, half) if check else values
 
@@ -89,7 +98,11 @@ def predictions(probabilities: Tensor) -> Tensor:
     return probabilities.argmax(1)
 
 
-def _found(output: Any, kind: str) -> Tensor:
+def _misshapen(rule: str, values: Tensor, remedy: str) -> BadInput:
+    return BadInput(f"the model's output must {rule}", "outputs", Phrase(f"shape {tuple(values.shape)}"), remedy)
+
+
+def _output_tensor(output: Any, kind: str) -> Tensor:
     """The tensor in what a model returned: itself, `.logits`, the entry of that name, the first of a tuple."""
     if isinstance(output, Tensor):
         return output
@@ -102,39 +115,40 @@ def _found(output: Any, kind: str) -> Tensor:
     if keys:
         tensors = [key for key in keys if isinstance(output[key], Tensor)]
         remedy = f"write outputs=lambda o: o[{(tensors or keys)[0]!r}].softmax(1), or the entry that holds them"
-        raise BadInput(f"a dict of outputs has an entry {names[0]!r}", "keys of the output", keys, remedy)
+        what = f"the model's output must have an entry {names[0]!r}, if it is a dict"
+        raise BadInput(what, "outputs", keys, remedy)
     if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
         return output[0]
-    got = [type(part).__name__ for part in output] if isinstance(output, tuple | list) else type(output).__name__
+    kinds = [type(part).__name__ for part in (output if isinstance(output, tuple | list) else [output])]
     remedy = "pass outputs=lambda o: ..., from what the model returns to probabilities [N, C, ...]"
-    raise BadInput("a model returns a tensor, or something that holds logits", "the output", got, remedy)
+    raise BadInput("the model's output must be a tensor or hold logits", "outputs", Phrase(", ".join(kinds)), remedy)
 
 
 def _floating(values: Tensor) -> Tensor:
     if not values.is_floating_point():
         remedy = "return the logits, before any argmax or threshold"
-        raise BadInput("an output is a floating tensor", "its dtype", values.dtype, remedy)
+        raise BadInput("the model's output must be floating-point", "outputs", values.dtype, remedy)
     if values.dim() == 0 or 0 in values.shape:
         remedy = "return [N, C, ...]; a loss comes first where labels are passed to the model, so leave them out"
-        raise BadInput("an output holds a row per example", "its shape", tuple(values.shape), remedy)
+        raise _misshapen("hold a row per example", values, remedy)
     return values if values.dtype == torch.float64 else values.float()
 
 
 def _check_finite(values: Tensor) -> None:
-    if bool(torch.isfinite(values.sum())):  # NaN and infinity survive a sum; one that overflows is looked at closely
+    if bool(torch.isfinite(values.sum())):  # NaN and infinity survive a sum; a sum that overflows is examined below
         return
     bad = ~torch.isfinite(values).reshape(len(values), -1).all(1)
     if count := int(bad.sum()):
         got = f"{count} of {len(values)} examples with NaN or infinity (the first at {int(bad.int().argmax())})"
-        remedy = "the model itself returns NaN or infinity here: look at those inputs, at its weights and its precision"
-        raise BadInput("an output is finite", "the output", got, remedy)
+        remedy = "check those inputs, its weights and its precision: the model itself returns NaN or infinity"
+        raise BadInput("the model's output must be finite", "model", Phrase(got), remedy)
 
 
 def _binary(logit: Tensor) -> Tensor:
     logit = logit[:, None] if logit.dim() == 1 else logit
     if logit.shape[1] != 1:
         remedy = f"for {logit.shape[1]} classes write outputs='logits', for so many labels outputs='multilabel_logits'"
-        raise BadInput("a binary logit is [N], [N, 1] or [N, 1, ...]", "its shape", tuple(logit.shape), remedy)
+        raise _misshapen("be [N], [N, 1] or [N, 1, ...] for outputs='binary_logit'", logit, remedy)
     return torch.cat([(-logit).sigmoid(), logit.sigmoid()], 1)
 
 
@@ -151,8 +165,10 @@ def _checked(values: Tensor, half: bool) -> Tensor:
     low, high = (float(x) for x in torch.aminmax(values))
     remedy = "for raw scores write outputs='logits'; for independent labels outputs='multilabel_logits'"
     if low < -range_slack or high > 1 + range_slack:
-        raise BadInput("probabilities lie in [0, 1]", "the output (smallest, largest)", (low, high), remedy)
+        received = Phrase(f"values from {low:g} to {high:g}")
+        raise BadInput("probabilities must lie in [0, 1]", "outputs", received, remedy)
     off = float((values.sum(1, dtype=torch.float64) - 1).abs().max())
     if off > sum_slack:
-        raise BadInput("probabilities sum to 1 over axis 1", "the largest difference from 1", off, remedy)
+        received = Phrase(f"a sum that is off by {off:g}")
+        raise BadInput("probabilities must sum to 1 over axis 1", "outputs", received, remedy)
     return values.clamp(0, 1) if low < 0 or high > 1 else values  # rounding just outside would break x log x

@@ -1,4 +1,4 @@
-"""One forward of any model, followed value by value: names, provenance, and the visitors that may change values."""
+"""Tracing of one forward of any model: names and provenance of its values, and visitors that may change them."""
 
 from dropscope.tracing.modules import LAYERS, dropout_rate, is_dropout, is_foreign_dropout, keeps_running_statistics
 from dropscope.tracing.recorder import (

@@ -1,7 +1,7 @@
-"""Attention written out, so that its weights are a value one can put noise on.
+"""Explicit forms of attention, in which the weights are a value that noise can be put on.
 
-Owns the explicit forms of scaled_dot_product_attention and of multi_head_attention_forward; `weigh` is called on the
-softmax weights `[..., queries, keys]` and returns what takes their place. All else is computed as torch documents it.
+Owns scaled_dot_product_attention and multi_head_attention_forward written out. `weigh` gets the softmax weights
+`[..., queries, keys]` and returns what replaces them. Everything else is computed as torch documents it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, Phrase
 from dropscope.model import random_state_kept
 
 Weigh = Callable[[Tensor], Tensor]
+Dropped = Callable[[], tuple[Tensor, Tensor]]  # weights without and with the model's own dropout
 
 
 def sdpa_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The call's arguments by name (the function is built in and has no signature to ask)."""
+    """The call's arguments by name. The function is built in and has no signature to inspect."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     defaults = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "scale": None, "enable_gqa": False}
     return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
@@ -49,12 +50,12 @@ def sdpa(call: Mapping[str, Any], weigh: Weigh) -> Tensor:
 
 
 def sdpa_dropped(func: Callable[..., Tensor], call: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """The weights of such a call without and with its own dropout, read off by letting it weigh an identity matrix."""
+    """The weights of such a call without and with its own dropout: what it returns for an identity matrix as value."""
     key = call["key"]
     identity = torch.eye(key.shape[-2], dtype=key.dtype, device=key.device).expand(*key.shape[:-2], -1, -1)
-    shown = {**call, "value": identity}
+    revealing = {**call, "value": identity}
     with random_state_kept():
-        return func(**{**shown, "dropout_p": 0.0}), func(**shown)
+        return func(**{**revealing, "dropout_p": 0.0}), func(**revealing)
 
 
 _MHA = inspect.signature(F.multi_head_attention_forward)
@@ -68,11 +69,11 @@ def mha_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, A
 
 def mha(call: Mapping[str, Any], weigh: Weigh) -> tuple[Tensor, Tensor | None]:
     """F.multi_head_attention_forward with noise on the weights; `weigh` gets them as [batch, heads, queries, keys]."""
-    for name in ("bias_k", "bias_v", "static_k", "static_v"):
-        if call[name] is not None:
-            raise BadInput("noise on attention weights needs plain keys and values", name, "set", "choose another site")
-    if call["add_zero_attn"]:
-        raise BadInput("noise on attention weights needs plain keys", "add_zero_attn", True, "choose another site")
+    extra = [name for name in ("bias_k", "bias_v", "static_k", "static_v") if call[name] is not None]
+    if extra or call["add_zero_attn"]:
+        what = "placement must not name weights of an attention that adds keys or values of its own"
+        received = Phrase(f"an attention with {', '.join(extra or ['add_zero_attn'])}")
+        raise BadInput(what, "placement", received, "choose another site")
     heads = call["num_heads"]
     query, key, value = call["query"], call["key"], call["value"]
     batched = query.dim() == 3
@@ -98,9 +99,9 @@ def mha(call: Mapping[str, Any], weigh: Weigh) -> tuple[Tensor, Tensor | None]:
 
 def mha_dropped(func: Callable[..., Any], call: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """The weights of such a call without and with its own dropout."""
-    shown = {**call, "need_weights": True, "average_attn_weights": False}
+    revealing = {**call, "need_weights": True, "average_attn_weights": False}
     with random_state_kept():
-        return func(**{**shown, "training": False})[1], func(**shown)[1]
+        return func(**{**revealing, "training": False})[1], func(**revealing)[1]
 
 
 def _projected(query: Tensor, key: Tensor, value: Tensor, call: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Kinds of modules and functions: layer, activation, norm, dropout, join. One table for every visitor.
 
-Owns names and classes only; it follows no data and changes nothing. What a value means in a forward is the tracer's.
+Owns names and classes only; it follows no data and changes nothing. See `tracer` for what a value means in a forward.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-ROOT = "root"  # what the model itself is called where a value of its own forward needs a name
+ROOT = "root"  # the model's own name, where a value of its own forward needs one
 LAYERS = ("conv", "linear", "recurrent", "embedding")
 HOMOGENEOUS = frozenset({"relu", "relu_", "leaky_relu", "leaky_relu_", "prelu"})
 ACTIVATIONS = HOMOGENEOUS | frozenset(
@@ -29,7 +29,7 @@ PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm", "einsum"})
 LINEARS = frozenset(
     {"linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 )
-# The same values in other words: everything known of the input holds for the output.
+# The same values in another form: everything known of the input holds for the output.
 TRANSPARENT = frozenset(
     {"contiguous", "to", "type", "type_as", "clone", "float", "half", "bfloat16", "detach", "nan_to_num"}
 )
@@ -39,7 +39,7 @@ RESHAPED = ELEMENTWISE | frozenset(
     {"view", "reshape", "transpose", "permute", "flatten", "unflatten", "squeeze", "unsqueeze", "swapaxes", "movedim"}
 )
 SPLITS = frozenset({"chunk", "split"})  # the halves of a gated feed-forward layer
-# Asked of a value, these say nothing about what is in it, and return no value.
+# These ask about a tensor, not about its content, and return no tensor.
 QUESTIONS = frozenset({"size", "dim", "stride", "numel", "is_contiguous", "is_floating_point", "is_complex", "__len__"})
 _DROPOUT_CLASS = re.compile(r"Dropout|DropPath|StochasticDepth")
 _DROPOUT_RATE_FIELDS = ("p", "drop_prob", "drop_rate", "rate")
@@ -66,12 +66,12 @@ def widths(module: nn.Module) -> tuple[int, int]:
 
 
 def _is_transformers_conv1d(module: nn.Module) -> bool:
-    # A linear layer under a convolution's name (GPT-2), told by its home so that transformers need not be installed.
+    # A linear layer with a convolution's name (GPT-2), recognised by its module: transformers may not be installed.
     return type(module).__name__ == "Conv1D" and type(module).__module__.startswith("transformers.")
 
 
 def is_composite_activation(module: nn.Module) -> bool:
-    """An activation written in several operations: one unit, whatever functions it calls inside."""
+    """Whether a module is one activation, although it calls several functions."""
     home = type(module).__module__
     return home.startswith("transformers.activations") or (
         home.endswith((".activations", ".activation")) and not home.startswith("torch.") and not any(module.children())
@@ -84,24 +84,27 @@ def is_activation(module: nn.Module) -> bool:
 
 
 def is_norm(module: nn.Module) -> bool:
-    return "Norm" in type(module).__name__ and not any(module.children())  # a PreNorm block holds one and is none
+    return "Norm" in type(module).__name__ and not any(module.children())  # a PreNorm block has a norm but is not one
 
 
 def keeps_running_statistics(module: nn.Module) -> bool:
+    """Whether train mode would move it, as it does BatchNorm."""
     return getattr(module, "running_mean", None) is not None
 
 
 def is_dropout(module: nn.Module) -> bool:
-    """torch's six, which share no base class but `_DropoutNd`, and by name other libraries'; no block of layers."""
+    """Whether a module is a dropout: one of torch's, which share `_DropoutNd`, or by name one of another library."""
     named = bool(_DROPOUT_CLASS.search(type(module).__name__)) and not any(module.children())
     return named or isinstance(module, nn.modules.dropout._DropoutNd)
 
 
 def is_foreign_dropout(module: nn.Module) -> bool:
+    """Whether a module is a dropout that torch does not define."""
     return is_dropout(module) and not type(module).__module__.startswith("torch.nn.modules.dropout")
 
 
 def dropout_rate(module: nn.Module) -> float | None:
+    """The rate that a dropout module says it has; None if it has no such attribute."""
     for field in _DROPOUT_RATE_FIELDS:
         value = getattr(module, field, None)
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -129,13 +132,13 @@ def kind(module: nn.Module) -> str:
 
 @dataclass(frozen=True, eq=False)
 class TracedModule:
-    """A module and what it is, found out once."""
+    """A module and its kind, determined once."""
 
     path: str
     module: nn.Module
     kind: str
     composite: bool
-    whole: bool  # the model itself, whose input and output are nobody's values, unless it is a single layer
+    whole: bool  # the model itself: its input and output are not shown, unless it is a single layer
 
     @classmethod
     def of(cls, path: str, module: nn.Module) -> TracedModule:

@@ -1,7 +1,7 @@
-"""What is known of the values of one forward: which layer made them, what they descend from, how they are laid out.
+"""Provenance of the values of one forward: the layer that made them, their ancestors and their layout.
 
-Owns the tags and how they pass through a function; the tracer decides what is shown to whom. Tags hang on a value's
-identity by weak reference, so nothing is kept alive and nothing is left on anybody's tensors.
+Owns the tags and how they pass through a function; `tracer` decides what a visitor sees. A tag belongs to a value by
+identity and weak reference, so that nothing is kept alive and nothing is written onto the user's tensors.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Tags:
 
 
 def survives(name: str, parents: Sequence[Tag], module_path: Callable[[], str]) -> dict[str, Any]:
-    """What is still known of a value after the function `name`: everything, some, or nothing."""
+    """What is still known of a value after the function `name`."""
     if not parents:
         return {}
     tag = parents[0]
@@ -101,11 +101,12 @@ def survives(name: str, parents: Sequence[Tag], module_path: Callable[[], str]) 
 
 
 def passes_norm(tag: Tag) -> dict[str, Any]:
+    """What is still known of a value after a norm."""
     return {"origin": tag.origin, "source": tag.source, "fan_in": tag.fan_in, "maps": tag.maps}
 
 
 def residual_branch(left: Tag, right: Tag) -> int | None:
-    """Which operand of a sum is the branch of a residual connection (0 or 1); None where the sum is something else.
+    """The operand (0 or 1) of a sum that is the branch of a residual connection; None if the sum is something else.
 
     The other operand is a value the branch was computed from, or one projection (layer, perhaps normed) of it.
     """

@@ -1,4 +1,4 @@
-"""Records of one forward: every value a model shows, in eval or as its training would call it."""
+"""Records of one forward: every value that a model computes, in eval mode or as its training would call it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dropscope.tracing.visitor import About, OwnDropout, Point, Visitor
 
 SUM_FUNCTIONS = {torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__}
 NORM_FUNCTIONS = {torch.layer_norm, F.layer_norm}
-# Asked of a value, these say nothing about what is in it (nor do `modules.QUESTIONS`, which no visitor sees).
+# These ask about a tensor, not about its content (nor do `modules.QUESTIONS`, which no visitor sees).
 ABOUT_VALUES = {
     getattr(Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda")
 }
@@ -24,12 +24,24 @@ LAYERDROP = ("layerdrop", "layer_drop", "encoder_layerdrop", "decoder_layerdrop"
 
 
 def is_rate(holder: object, name: str) -> bool:
+    """Whether an attribute is there and holds a rate above 0."""
     value = getattr(holder, name, None)
     return isinstance(value, float) and value > 0
 
 
 class Recorder(Visitor):
-    """A visitor that notes what it sees and changes nothing."""
+    """A visitor that records what it sees and changes nothing.
+
+    Attributes:
+        abouts: What is known of each value.
+        shapes: The shape of each value.
+        own: The model's own dropouts, as they were called.
+        kept: Copies of the values at the points `keep`.
+        keep: The points whose values are copied.
+        called: Paths of the modules that were called.
+        output: What the model returned.
+        chains: The dropouts that flow into a sum and a layer norm.
+    """
 
     def __init__(self) -> None:
         self.abouts: dict[Point, About] = {}
@@ -59,13 +71,13 @@ class Recorder(Visitor):
         self.chains.called(func, args)
         return func
 
-    def own_dropout(self, found: OwnDropout) -> bool:
-        self.own[found.point] = found
+    def own_dropout(self, dropout: OwnDropout) -> bool:
+        self.own[dropout.point] = dropout
         return False
 
 
 def record(shadow: nn.Module, call: Call, size: int, keep: frozenset[Point] = frozenset(), first: int = 0) -> Recorder:
-    """One forward of `size` of the examples, from the `first` on; the values at the points `keep` are kept."""
+    """A record of a forward of `size` examples from number `first` on, with the values at the points `keep`."""
     recorder = Recorder()
     recorder.keep = keep
     batch = call.take([(first + i) % call.examples for i in range(size)])
@@ -83,7 +95,7 @@ def record(shadow: nn.Module, call: Call, size: int, keep: frozenset[Point] = fr
 
 
 def record_training(shadow: nn.Module, call: Call) -> Recorder:
-    """The model as its training would call it, dropout recorded, not applied, BatchNorm and LayerDrop held still."""
+    """A record of a forward in train mode: dropout is recorded, not applied; BatchNorm and LayerDrop are off."""
     shadow.train()
     for module in shadow.modules():
         if modules.keeps_running_statistics(module) or modules.is_foreign_dropout(module):
@@ -110,10 +122,14 @@ def record_training(shadow: nn.Module, call: Call) -> Recorder:
 
 
 class Chains:
-    """Finds the dropouts that flow into a sum and a layer norm, from what a tracer shows and calls."""
+    """The dropouts that flow into a sum and a layer norm, collected from what a tracer shows and calls.
+
+    Attributes:
+        points: The dropouts of complete chains.
+    """
 
     def __init__(self) -> None:
-        self.found: set[Point] = set()
+        self.points: set[Point] = set()
         self._dropped: tuple[Point, Tensor] | None = None
         self._summed: Point | None = None
 
@@ -124,7 +140,7 @@ class Chains:
         if func in ABOUT_VALUES:
             return
         if self._summed is not None and func in NORM_FUNCTIONS:
-            self.found.add(self._summed)
+            self.points.add(self._summed)
         dropped, self._dropped, self._summed = self._dropped, None, None
         if dropped is not None and func in SUM_FUNCTIONS and any(value is dropped[1] for value in args[:2]):
             self._summed = dropped[0]

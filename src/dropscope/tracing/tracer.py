@@ -1,8 +1,8 @@
-"""A tracer of one forward: shows every value that has a name to a visitor, which may put another there.
+"""Tracer of one forward: it shows every value that has a name to a visitor, which may replace it.
 
-Module hooks only keep the path; one TorchFunctionMode, thread-local and alive inside the model's forward alone, sees
-the functions. Discovery, injection, audit and capture are visitors of this one tracer, so names cannot differ.
-The model's own dropout is off while it is traced unless the visitor lets it run; its value is a site like any other.
+Module hooks only track the path; one TorchFunctionMode, thread-local and active inside the model's forward alone, sees
+the functions. Discovery, injection, audit and capture are visitors of this one tracer, so names cannot differ. The
+model's own dropout is off while it is traced unless the visitor lets it run; its value is a site like any other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dropscope.tracing.visitor import About, OwnDropout, Point, Visitor
 
 @contextmanager
 def trace(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | None = None) -> Iterator[None]:
-    """While open, forwards of `model` on this thread are traced; every hook is gone afterwards, whatever happens.
+    """Traces forwards of `model` on this thread while open. Afterwards every hook is gone, also after an exception.
 
     A submodule that is called by itself is no forward of the model: it runs as it is, and `alone` gets its path.
     """
@@ -72,7 +72,7 @@ def trace(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | Non
     try:
         for name, module in model.named_modules():
             if "parametrizations" in name.split("."):
-                continue  # computes a weight whenever somebody reads it: not in the forward
+                continue  # computes a weight when it is read, not in the forward
             entered = TracedModule.of(name or ROOT, module)
             start, end = before(entered), after(entered)
             setattr(start, OURS, True)
@@ -134,7 +134,7 @@ class Tracer(TorchFunctionMode):
         return None if shown is first else replace_tensor((args, kwargs), first, shown)
 
     def leave(self, entered: TracedModule, output: Any) -> Any:
-        frame = self._stack.pop()
+        opened = self._stack.pop()
         path, module, kind = entered.path, entered.module, entered.kind
         self._in_activation -= entered.composite
         if kind not in ("dropout", "norm"):
@@ -142,22 +142,22 @@ class Tracer(TorchFunctionMode):
         value = main_value(output)
         if entered.whole or value is None or not value.is_floating_point():
             return output
-        parents = [tag for tag in (self._tags.get(value), frame.before) if tag is not None]
+        parents = [tag for tag in (self._tags.get(value), opened.before) if tag is not None]
         shown = value
-        if entered.composite and frame.before is not None:
-            shown = self._activated(shown, frame.before, "", False)
+        if entered.composite and opened.before is not None:
+            shown = self._activated(shown, opened.before, "", False)
         elif kind in modules.LAYERS:
             fan_in, fan_out = modules.widths(module)
-            if frame.before is not None and frame.before.hidden and frame.before.hidden == fan_out:
+            if opened.before is not None and opened.before.hidden and opened.before.hidden == fan_out:
                 kind = "ffn"  # linear → activation → linear that returns to the width it came from
-            self._tags.make_layer_output(shown, frame.before, (path, frame.call), kind, fan_in)
-        elif kind == "norm" and frame.before is not None:
-            self._tags.make(shown, parents, **passes_norm(frame.before))
+            self._tags.make_layer_output(shown, opened.before, (path, opened.call), kind, fan_in)
+        elif kind == "norm" and opened.before is not None:
+            self._tags.make(shown, parents, **passes_norm(opened.before))
         if kind == "dropout":
-            if modules.is_foreign_dropout(module) and not frame.dropped:
-                shown = self._foreign_dropout(path, frame, shown)
+            if modules.is_foreign_dropout(module) and not opened.dropped:
+                shown = self._foreign_dropout(path, opened, shown)
         else:
-            shown = self._show(Point(path, frame.call, "output"), shown, kind)
+            shown = self._show(Point(path, opened.call, "output"), shown, kind)
         return output if shown is value else replace_tensor(output, value, shown)
 
     # --- showing values ---------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Tracer(TorchFunctionMode):
         if shown is value:
             return value
         if in_place:
-            # The operation writes into its operand, so the noise does too, for whoever else holds that tensor.
+            # The operation writes into its operand, so the noise does too: others may hold that tensor.
             shown = self._visitor.before(Tensor.copy_, (value, shown), {})(value, shown)
         self._tags.set(shown, tag)
         return shown
@@ -221,7 +221,7 @@ class Tracer(TorchFunctionMode):
 
     def _path_around(self, leaf: type[nn.Module]) -> str:
         """The path of the module we are in, looking through modules that only wrap a function."""
-        entered_modules = (frame.entered for frame in reversed(self._stack))
+        entered_modules = (opened.entered for opened in reversed(self._stack))
         return next((entered.path for entered in entered_modules if not isinstance(entered.module, leaf)), ROOT)
 
     def _functional_layer(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Tensor:
@@ -306,9 +306,8 @@ class Tracer(TorchFunctionMode):
     def _mha(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         call = attention.mha_arguments(args, kwargs)
         call["training"] = call["training"] and not self._fused()
-        point, runs = self._attention_call(
-            call["dropout_p"], call["training"], lambda: attention.mha_dropped(func, call)
-        )
+        rate, training = call["dropout_p"], call["training"]
+        point, runs = self._attention_call(rate, training, lambda: attention.mha_dropped(func, call))
         parents = self._tags.of(call["query"], call["key"], call["value"])
         if runs:
             output = func(**call)
@@ -319,15 +318,14 @@ class Tracer(TorchFunctionMode):
         self._tags.make(output[0], parents, depth=max((tag.depth for tag in parents), default=0) + 1)
         return output
 
-    def _attention_call(
-        self, rate: float, training: bool, dropped: Callable[[], tuple[Tensor, Tensor]]
-    ) -> tuple[Point, bool]:
+    def _attention_call(self, rate: float, training: bool, dropped: attention.Dropped) -> tuple[Point, bool]:
+        """The point of an attention's weights, and whether its own dropout runs."""
         path = self._stack[-1].entered.path
         point = Point(path, self._count(path, "attention"), "weights")
-        found = OwnDropout(point, float(rate), "element", "bernoulli", training)
-        runs = self._visitor.own_dropout(found)
+        dropout = OwnDropout(point, float(rate), "element", "bernoulli", training)
+        runs = self._visitor.own_dropout(dropout)
         if runs and training and rate > 0:
-            self._visitor.own_ran(found, *dropped())
+            self._visitor.own_ran(dropout, *dropped())
         return point, runs
 
     # --- the model's own dropout ------------------------------------------------------------------------------------
@@ -337,39 +335,39 @@ class Tracer(TorchFunctionMode):
         rate = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
         training = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
         in_place = name.endswith("_") or kwargs.get("inplace", args[3] if len(args) > 3 else False) is True
-        frame = self._stack[-1]
-        frame.dropped = True
-        site = frame.entered.path if frame.entered.kind == "dropout" else f"{frame.entered.path}:{name.rstrip('_')}"
+        opened = self._stack[-1]
+        opened.dropped = True
+        site = opened.entered.path if opened.entered.kind == "dropout" else f"{opened.entered.path}:{name.rstrip('_')}"
         skipped = self._fused()
         noise = "alpha" if "alpha" in name else "bernoulli"
         point, kept = self._dropout_point(site, value)
-        found = OwnDropout(point, float(rate), modules.DROPOUTS[name], noise, bool(training) and not skipped)
-        if not self._visitor.own_dropout(found):
+        dropout = OwnDropout(point, float(rate), modules.DROPOUTS[name], noise, bool(training) and not skipped)
+        if not self._visitor.own_dropout(dropout):
             return value if kept else self._show(point, value, "dropout", in_place)
         if skipped:
             return value
         before = value.clone() if in_place else value
         after = self._called(func, "to", args, kwargs)  # transparent: what is known of the value still holds
-        self._visitor.own_ran(found, before, after)
+        self._visitor.own_ran(dropout, before, after)
         return after
 
     def _fused(self) -> bool:
-        """Whether we are in a layer that torch runs without its dropout when nobody looks."""
-        return any(runs_fused(frame.entered.module) for frame in self._stack)
+        """Whether we are in a layer that torch would run without its dropout if it were not traced."""
+        return any(runs_fused(opened.entered.module) for opened in self._stack)
 
-    def _foreign_dropout(self, site: str, frame: OpenCall, value: Tensor) -> Tensor:
-        """A dropout class that torch does not know: it has run by now, or did nothing in eval."""
-        rate, mask = modules.dropout_rate(frame.entered.module) or 0.0, modules.foreign_mask(frame.entered.module)
+    def _foreign_dropout(self, site: str, opened: OpenCall, value: Tensor) -> Tensor:
+        """A dropout class that torch does not know: it has already run, or did nothing in eval mode."""
+        rate, mask = modules.dropout_rate(opened.entered.module) or 0.0, modules.foreign_mask(opened.entered.module)
         point, kept = self._dropout_point(site, value)
-        found = OwnDropout(point, rate, mask, "bernoulli", frame.entered.module.training)
-        if self._visitor.own_dropout(found):
-            if frame.input is not None:
-                self._visitor.own_ran(found, frame.input, value)
+        dropout = OwnDropout(point, rate, mask, "bernoulli", opened.entered.module.training)
+        if self._visitor.own_dropout(dropout):
+            if opened.input is not None:
+                self._visitor.own_ran(dropout, opened.input, value)
             return value
         return value if kept else self._show(point, value, "dropout")
 
     def _dropout_point(self, site: str, value: Tensor) -> tuple[Point, bool]:
-        """The point of a dropout, and whether it is an attention's own: one name under eager and sdpa, shown there."""
+        """The point of a dropout, and whether it is an attention's: that has one name under eager and sdpa."""
         tag = self._tags.get(value)
         if tag is not None and tag.attention is not None:
             return Point(tag.attention, self._calls[tag.attention, "attention"], "weights"), True

@@ -20,23 +20,27 @@ class Point(NamedTuple):
 
     @property
     def site(self) -> tuple[str, int]:
-        """The call of what it belongs to: all positions there share their masks."""
+        """Name and call: all positions of one site share their masks."""
         return self.name, self.call
 
     @property
     def place(self) -> tuple[str, str]:
-        """The position, whichever call."""
+        """Name and position, in every call."""
         return self.name, self.position
 
     @property
     def address(self) -> str:
-        """As a placement writes it: name[#call]@position, without the first call's number."""
+        """As a placement writes it; the first call needs no number.
+
+        >>> Point("fc", 0, "output").address, Point("fc", 2, "output").address
+        ('fc@output', 'fc#2@output')
+        """
         return f"{self.name}{f'#{self.call}' if self.call else ''}@{self.position}"
 
 
 @dataclass(frozen=True)
 class About:
-    """What the tracer knows of a value it shows."""
+    """What the tracer knows of a value that it shows to a visitor."""
 
     kind: str  # conv, linear, ffn, recurrent, embedding, attention, residual, dropout, activation, norm, block
     maps: bool = False  # dimension 1 counts feature maps
@@ -58,29 +62,36 @@ class OwnDropout:
 
 
 class Visitor(Protocol):
-    """What follows a forward. The first three methods differ from visitor to visitor; the rest has a usual answer."""
+    """Follows a forward. Every visitor defines the first three methods; the others have a default."""
 
-    def begin(self, call: Call) -> None: ...
+    def begin(self, call: Call) -> None:
+        """A forward begins."""
+        ...
 
-    def wants(self, point: Point) -> bool: ...
+    def wants(self, point: Point) -> bool:
+        """Whether `visit` is to be called for this point."""
+        ...
 
-    def visit(self, point: Point, value: Tensor, about: About) -> Tensor: ...
+    def visit(self, point: Point, value: Tensor, about: About) -> Tensor:
+        """What the model goes on with in the place of `value`; `value` itself changes nothing."""
+        ...
 
-    def own_dropout(self, found: OwnDropout) -> bool:
-        """Sees a dropout of the model itself; True lets it run as called, and `own_ran` then sees its effect."""
+    def own_dropout(self, dropout: OwnDropout) -> bool:
+        """A dropout of the model itself is called. True lets it run, and `own_ran` then gets its effect."""
         return False
 
-    def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
-        return None
+    def own_ran(self, dropout: OwnDropout, before: Tensor, after: Tensor) -> None:
+        """A dropout of the model itself ran."""
+        return
 
     def attend(self, point: Point, call: dict[str, Any]) -> Tensor | None:
-        """The whole of an attention with its noise at once; None where its weights are to be shown instead."""
+        """The output of a whole attention with its noise; None to be shown its weights instead."""
         return None
 
     def before(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
-        """Sees every function before it runs, except mere questions; what it returns runs in its place."""
+        """What runs in the place of a function; called for every function that computes something."""
         return func
 
     def settle(self) -> None:
-        """A module returns, or the forward is over: what was put off must be there now."""
+        """A module returns, or the forward is over: deferred values must be written now."""
         return
