@@ -1,7 +1,7 @@
-"""Tallies of noise: drops and factors counted on a value before and after, and judged by the asked rate.
+"""Tallies of noise: drops and factors, counted on values before and after it and compared with the asked rate.
 
-Owns the counting and the intervals, used by `audit` for our noise and by `watch` for other people's.
-It looks at values only: a mask that was never applied counts as nothing, whatever any code says.
+Owns the counting and the intervals, which `audits` uses for our noise and `observer` for a model's own. It looks at
+values only: a mask that is never applied does not count.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dropscope.noise import Layout
 
 _SATURATION = -1.7580993408473766  # of SELU: where alpha dropout moves a dropped unit, before it rescales all of them
 _SCALE_TOLERANCE = 0.01  # of the factor on kept units: a value in half precision is rounded by up to 0.004
-_CRY_WOLF = 1e-6  # chance that an audit of any number of sound sites reports a wrong rate
+_FALSE_ALARM = 1e-6  # chance that an audit of any number of sound sites reports a wrong rate
 
 
 @dataclass
 class Tally:
-    """What happened to the units of one value, over any number of passes. Units that were 0 before tell nothing."""
+    """What happened to the units of one value, over any number of passes. Units that were 0 before do not count."""
 
     units: int = 0
     dropped: int = 0
@@ -31,6 +31,7 @@ class Tally:
     squares: float = 0.0  # of the factors' distance from 1
 
     def add(self, before: Tensor, after: Tensor, mask: str, layout: Layout | None) -> None:
+        """Counts one pass of noise that multiplies units."""
         tiny = torch.finfo(before.dtype).tiny  # below it a factor is lost in rounding: attention weights of masked keys
         before, after = before.detach().double(), after.detach().double()
         if mask != "element" and layout is not None and layout.batch_dim is not None:
@@ -49,7 +50,7 @@ class Tally:
         self.squares += float((factor - 1).square().sum())
 
     def add_alpha(self, before: Tensor, after: Tensor, rate: float, mask: str, layout: Layout) -> None:
-        """Alpha dropout at `rate` moves every dropped unit to one known value; units that were there tell nothing."""
+        """Counts one pass of alpha dropout, which moves dropped units to one value; units already there say nothing."""
         scale = ((1 - rate) * (1 + rate * _SATURATION**2)) ** -0.5
         there = torch.isclose(
             after.detach().double(), after.new_tensor(_SATURATION * scale * (1 - rate)).double(), rtol=1e-4
@@ -63,11 +64,12 @@ class Tally:
 
     @property
     def rate(self) -> float | None:
+        """The dropped fraction."""
         return self.dropped / self.units if self.units else None
 
     @property
     def variance(self) -> float | None:
-        """Around 1, the mean that every noise keeps."""
+        """Of the factors around 1, the mean that every noise keeps."""
         return self.squares / self.units if self.units else None
 
 
@@ -90,13 +92,15 @@ def _judge_scale(tally: Tally, rate: float) -> str | None:
 
 
 def disagreement(tally: Tally, rate: float, noise: str, sites: int) -> str | None:
-    """Why the tally does not fit `rate`, at a chance of false alarm of 10⁻⁶ over all `sites`; None where it fits."""
+    """Why the tally does not fit `rate`, with a chance of false alarm of 10⁻⁶ over all `sites`; None if it fits."""
     if tally.units == 0:
         return "no unit was above 0, so nothing could be dropped"
-    alpha = _CRY_WOLF / max(sites, 1)
+    alpha = _FALSE_ALARM / max(sites, 1)
     if noise in ("bernoulli", "alpha"):
-        low, high = stats.binomtest(tally.dropped, tally.units).proportion_ci(1 - alpha)
-        if not low <= rate <= high:
+        # The interval holds the rate exactly if neither tail is too unlikely, which is much faster to compute.
+        tails = stats.binom.sf(tally.dropped - 1, tally.units, rate), stats.binom.cdf(tally.dropped, tally.units, rate)
+        if min(tails) < alpha / 2:
+            low, high = stats.binomtest(tally.dropped, tally.units).proportion_ci(1 - alpha)
             return f"dropped {tally.dropped} of {tally.units}: a rate between {low:.4f} and {high:.4f}"
         return _judge_scale(tally, rate) if noise == "bernoulli" else None
     variance = rate / (1 - rate)
@@ -114,7 +118,7 @@ def disagreement(tally: Tally, rate: float, noise: str, sites: int) -> str | Non
 
 
 def state_mark(model: torch.nn.Module) -> dict[str, tuple[int, int, bytes]]:
-    """A mark of every parameter and buffer; buffers byte by byte, parameters by their write counter."""
+    """A mark of every parameter and buffer that changes when it does: buffers by value, parameters by write counter."""
     mark = {name: (id(p), writes(p), b"") for name, p in model.named_parameters()}
     for name, buffer in model.named_buffers():
         mark[name] = id(buffer), 0, raw(buffer).tobytes()
