@@ -13,18 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dropscope.errors import AuditFailed, BadInput
-from dropscope.injection import injector as injection
-from dropscope.injection import tally as evidence
-from dropscope.injection.audits import audit, audit_live
-from dropscope.injection.resolution import resolve
+from dropscope.errors import AuditFailed
+from dropscope.injection import injector
+from dropscope.injection.audits import Audit, Audited, audit, audit_resolved, audit_union
+from dropscope.injection.resolution import ResolvedPlacement, resolve
 from dropscope.injection.sites import examine
-from dropscope.injection.tally import Tally, binomial_interval, disagreement
-from dropscope.model import inputs
-from dropscope.noise import keyed as noise_module
+from dropscope.injection.tally import Tally, disagreement, state_mark
+from dropscope.model.inputs import Call
+from dropscope.noise import keyed
 from dropscope.noise.keyed import Layout
 from dropscope.placement.placement import Placement
 from support import zoo
+from support.errors import refused
 
 # --- closed form ------------------------------------------------------------------------------------------------------
 
@@ -45,12 +45,19 @@ def test_counting_channels() -> None:
     assert (tally.units, tally.dropped) == (6, 3)
 
 
-def test_the_interval_is_clopper_pearsons() -> None:
-    """For no success in n trials the upper end is 1 − (α/2)^(1/n)."""
-    low, high = binomial_interval(0, 10, 0.05)
-    assert low == 0.0
-    assert high == pytest.approx(1 - 0.025**0.1)
-    assert binomial_interval(10, 10, 0.05) == pytest.approx((0.025**0.1, 1.0))
+@pytest.mark.parametrize("sites", [1, 200])
+def test_the_interval_is_clopper_pearsons(sites: int) -> None:
+    """For no drop among n units the upper end is 1 − (α/2)^(1/n), for nothing but drops the lower end (α/2)^(1/n)."""
+    edge = (1e-6 / sites / 2) ** (1 / 100)
+    none, every = Tally(100, 0, 100.0), Tally(100, 100, 0.0)
+    wrong = disagreement(none, 1 - edge + 1e-4, "bernoulli", sites)
+    assert wrong is not None
+    assert f"between 0.0000 and {1 - edge:.4f}" in wrong
+    assert "dropped" not in (disagreement(none, 1 - edge - 1e-4, "bernoulli", sites) or "")
+    wrong = disagreement(every, edge - 1e-4, "bernoulli", sites)
+    assert wrong is not None
+    assert f"between {edge:.4f} and 1.0000" in wrong
+    assert disagreement(every, edge + 1e-4, "bernoulli", sites) is None
 
 
 @pytest.mark.parametrize(
@@ -68,8 +75,8 @@ def test_sound_sites_raise_no_alarm(noise: str, rate: float) -> None:
     """R31: 200 sites, 20 seeds."""
     value, sites = torch.ones(8, 64), torch.arange(200).repeat_interleave(8)
     for seed in range(20):
-        keys = noise_module.streams(seed, noise_module.site_key("site", 0), sites, torch.arange(8).repeat(200))
-        disturbed = noise_module.disturb(value.repeat(200, 1), keys, rate, noise, "element", Layout())
+        keys = keyed.streams(seed, keyed.site_key("site", 0), sites, torch.arange(8).repeat(200))
+        disturbed = keyed.disturb(value.repeat(200, 1), keys, rate, noise, "element", Layout())
         for after in disturbed.split(8):
             tally = Tally()
             tally.add(value, after, "element", None)
@@ -81,9 +88,9 @@ def test_sound_sites_raise_no_alarm(noise: str, rate: float) -> None:
 def test_sound_feature_maps_raise_no_alarm(noise: str, rate: float, mask: str) -> None:
     """The factor of a feature map may be negative; the maps differ in sign and size, and one is 0 throughout."""
     value = torch.randn(256, 16, 5, 5) * torch.linspace(0, 2, 16)[:, None, None]
-    keys = noise_module.streams(3, 1, torch.tensor(0), torch.arange(256))
+    keys = keyed.streams(3, 1, torch.tensor(0), torch.arange(256))
     tally, layout = Tally(), Layout(0, 1, 1)
-    tally.add(value, noise_module.disturb(value, keys, rate, noise, mask, layout), mask, layout)
+    tally.add(value, keyed.disturb(value, keys, rate, noise, mask, layout), mask, layout)
     assert tally.units == {"element": 256 * 15 * 25, "channel": 256 * 15, "example": 256}[mask]
     assert disagreement(tally, rate, noise, 200) is None
 
@@ -91,10 +98,10 @@ def test_sound_feature_maps_raise_no_alarm(noise: str, rate: float, mask: str) -
 @pytest.mark.parametrize("noise", ["bernoulli", "gaussian", "multinomial"])
 def test_a_realistically_wrong_rate_is_an_alarm(noise: str) -> None:
     value = torch.ones(32, 256)
-    keys = noise_module.streams(0, 1, torch.tensor(0), torch.arange(32))
+    keys = keyed.streams(0, 1, torch.tensor(0), torch.arange(32))
     for done, asked in ((0.1, 0.2), (0.2, 0.1), (0.5, 0.4)):
         tally = Tally()
-        tally.add(value, noise_module.disturb(value, keys, done, noise, "element", Layout()), "element", None)
+        tally.add(value, keyed.disturb(value, keys, done, noise, "element", Layout()), "element", None)
         assert disagreement(tally, done, noise, 200) is None
         assert disagreement(tally, asked, noise, 200) is not None
 
@@ -145,11 +152,11 @@ def test_many_sites_over_many_seeds_are_ok(monkeypatch: pytest.MonkeyPatch) -> N
             nn.init.orthogonal_(module.weight)
             nn.init.constant_(module.bias, 0.3)
     x, placement = zoo.vectors(8), Placement.parse("all@output=0.02")
-    site_map = examine(net.eval(), (x,), {})
-    live = resolve(placement, site_map)
+    site_map = examine(net.eval(), Call((x,)))
+    resolved = resolve(placement, site_map)
     monkeypatch.setattr(sys.modules["dropscope.injection.audits"], "_EFFECTS_AT_MOST", 0)
     for seed in range(20):
-        found = audit_live(net, placement, live, (x,), {}, site_map, seed)
+        found = audit_resolved(Audited(net, site_map, Call((x,)), seed), resolved, placement)
         assert not [f for f in found.findings if f.problem and "rate between" in f.problem], str(found)
 
 
@@ -179,8 +186,8 @@ def test_gaussian_noise_is_measured_by_its_variance() -> None:
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, defect: Callable[..., Tensor]) -> None:
-    sound = noise_module.disturb
-    monkeypatch.setattr(injection, "disturb", lambda *args: defect(sound, *args))
+    sound = keyed.disturb
+    monkeypatch.setattr(injector, "disturb", lambda *args: defect(sound, *args))
 
 
 def at_half_the_rate(sound: Any, value: Tensor, keys: Tensor, rate: float, *rest: Any) -> Tensor:
@@ -234,8 +241,8 @@ def test_a_planted_defect_fails_the_audit(
 
 
 def test_a_site_that_does_not_fire_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    wants = injection.Noise.wants
-    monkeypatch.setattr(injection.Noise, "wants", lambda self, point: wants(self, point) and point.name != "conv2")
+    wants = injector.Noise.wants
+    monkeypatch.setattr(injector.Noise, "wants", lambda self, point: wants(self, point) and point.name != "conv2")
     found = audit(zoo.cifar(), "conv1=0.3,conv2=0.3", zoo.images(8))
     assert [(f.site, f.fired, f.problem) for f in found.findings if not f.ok] == [
         ("conv2@after_activation", False, "it did not fire")
@@ -254,12 +261,12 @@ def test_noise_whose_result_is_thrown_away_has_no_effect() -> None:
 
 
 def test_batchnorm_that_moves_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(self: injection.Noise, args: Any, kwargs: Any) -> None:
-        sound(self, args, kwargs)
+    def begin(self: injector.Noise, call: Call) -> None:
+        sound(self, call)
         self._model.bn1.training = True
 
-    sound = injection.Noise.begin
-    monkeypatch.setattr(injection.Noise, "begin", begin)
+    sound = injector.Noise.begin
+    monkeypatch.setattr(injector.Noise, "begin", begin)
     found = audit(zoo.resnet(), "conv=0.3", zoo.images())
     assert {"bn1.running_mean moved", "bn1.running_var moved"} <= set(found.problems)
 
@@ -355,10 +362,10 @@ def test_alpha_noise_at_a_wrong_rate_fails(drop: nn.Module, monkeypatch: pytest.
 def test_own_where_all_rates_are_zero_is_refused() -> None:
     """R3: GPT-Neo's fields default to 0."""
     pytest.importorskip("transformers")
-    with pytest.raises(
-        BadInput, match=r"own dropout is above 0 and called; got '\d+ dropouts, all at rate 0'.*attention=0.1"
-    ):
+    with refused("placement") as caught:
         audit(zoo.hugging_face("gpt-neo"), "own", zoo.text())
+    assert "all at rate 0" in caught.value.received
+    assert "attention=0.1" in caught.value.remedy
 
 
 def test_own_that_lives_in_the_head_alone_is_remarked() -> None:
@@ -425,8 +432,9 @@ class HandwrittenKeep(MislabelledDropout):
 
 
 def test_a_class_that_is_called_dropout_and_is_none_is_not_replaced_by_one() -> None:
-    with pytest.raises(BadInput, match="GaussianDropout is no Bernoulli dropout"):
+    with refused("placement") as caught:
         audit(zoo.seeded(lambda: Drops(GaussianDropout(0.3))), "own", zoo.images())
+    assert "drop: GaussianDropout" in caught.value.received
 
 
 @pytest.mark.parametrize("drop", [MislabelledDropout(0.8), type("KeepDropout", (HandwrittenKeep,), {})(0.8)])
@@ -448,15 +456,90 @@ def test_more_sites_than_can_be_tried_one_by_one_are_still_counted(monkeypatch: 
 
 def test_a_map_that_is_given_is_not_made_again() -> None:
     net, x = zoo.cifar(), zoo.images()
-    site_map = examine(net, *inputs.arguments(x))
+    site_map = examine(net, Call.of(x))
     known, placement = replace(site_map, dead=("planted",)), Placement.parse("last=0.5")
-    found = audit_live(net, placement, resolve(placement, known), (x,), {}, known)
+    found = audit_resolved(Audited(net, known, Call.of(x)), resolve(placement, known), placement)
     assert found.remarks == ("planted is a dropout that is never called",)
 
 
 def test_state_marks_see_a_write_of_equal_size() -> None:
     net = zoo.resnet()
-    before = evidence.state_mark(net)
+    before = state_mark(net)
     net.bn1.running_mean[0] += 1e-6
-    moved = [name for name, mark in evidence.state_mark(net).items() if before[name] != mark]
+    moved = [name for name, mark in state_mark(net).items() if before[name] != mark]
     assert moved == ["bn1.running_mean"]
+
+
+def test_what_a_model_cannot_be_called_with_is_refused() -> None:
+    with refused("example"):
+        audit(zoo.cifar(), "fc1=0.5", "images.pt")
+
+
+# --- many placements at once ------------------------------------------------------------------------------------------
+
+
+def union_of(net: nn.Module, x: Tensor, texts: list[str]) -> None:
+    site_map = examine(net, Call.of(x))
+    placements = [Placement.parse(text) for text in texts]
+    audit_union(Audited(net, site_map, Call.of(x)), [resolve(p, site_map) for p in placements], placements)
+
+
+def test_many_sound_placements_pass() -> None:
+    texts = ["none", "conv1=0.1", "conv1=0.5,fc1=0.2", "all=0.3", "all=0.3 mask=element", "fc1@output=0.2", "last=0.4"]
+    union_of(zoo.cifar(), zoo.images(8), texts)
+
+
+def test_nothing_to_audit_passes() -> None:
+    union_of(zoo.cifar(), zoo.images(8), [])
+    union_of(zoo.cifar(), zoo.images(8), ["none"])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_failed_audit_names_the_placement_that_asked_for_the_site(
+    order: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep's failed audit used to name a placement that nobody had asked for."""
+    wants = injector.Noise.wants
+    monkeypatch.setattr(injector.Noise, "wants", lambda self, point: wants(self, point) and point.name != "conv2")
+    texts = ["conv1=0.3", "conv2=0.2,fc1=0.1", "fc1=0.5"][::order]
+    with pytest.raises(AuditFailed, match=r"'conv2=0\.2,fc1=0\.1' failed: conv2@after_activation: it did not fire$"):
+        union_of(zoo.cifar(), zoo.images(8), texts)
+
+
+def test_of_several_rates_the_one_nearest_to_a_half_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the placement that asks for it is named."""
+    planted(monkeypatch, without_rescaling)
+    with pytest.raises(AuditFailed, match=r"'fc1=0\.4' failed: .*not 1\.6667"):
+        union_of(zoo.cifar(), zoo.images(8), ["fc1=0.05", "fc1=0.4", "fc1=0.8"])
+
+
+def test_positions_and_styles_of_one_site_are_tried_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+
+    def spy(audited: Audited, resolved: ResolvedPlacement, placement: Placement) -> Audit:
+        seen.append(sorted(f"{point.address} {spec.noise} {spec.mask}" for point, spec in resolved.items()))
+        return audit_resolved(audited, resolved, placement)
+
+    monkeypatch.setattr(sys.modules["dropscope.injection.audits"], "audit_resolved", spy)
+    texts = ["fc1=0.2,conv1=0.2", "fc1@output=0.2", "fc1=0.2 noise=gaussian", "conv1=0.4"]
+    union_of(zoo.cifar(), zoo.images(8), texts)
+    assert seen == [
+        ["conv1@after_activation bernoulli channel", "fc1@after_activation bernoulli element"],
+        ["fc1@output bernoulli element"],
+        ["fc1@after_activation gaussian element"],
+    ]
+
+
+def test_a_problem_of_the_whole_model_fails_too() -> None:
+    class Learns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.fc.bias.add_(0.0)
+            return self.fc(x)
+
+    with pytest.raises(AuditFailed, match=r"'last=0\.5' failed: fc\.bias moved"):
+        union_of(zoo.seeded(Learns), zoo.vectors(), ["last=0.5"])

@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dropscope as ds
-from dropscope.injection import deferred as owed
-from dropscope.injection import injector as injection
+from dropscope.injection import deferred, injector
 from dropscope.injection.resolution import resolve
 from dropscope.injection.sites import examine
+from dropscope.model.inputs import Call
 from dropscope.noise import keyed as noise
 from support import zoo
 
@@ -55,8 +55,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     )
     monkeypatch.setitem(sys.modules, "dropscope.noise.kernels", fake)
     monkeypatch.setattr(ds, "noise_kernels", fake, raising=False)
-    monkeypatch.setattr(injection, "runs_kernels", lambda device: True)
-    monkeypatch.setattr(owed.torch, "empty_like", lambda value: torch.full_like(value, torch.nan))
+    monkeypatch.setattr(injector, "runs_kernels", lambda device: True)
+    monkeypatch.setattr(deferred.torch, "empty_like", lambda value: torch.full_like(value, torch.nan))
     return ran
 
 
@@ -80,14 +80,16 @@ class Post(nn.Module):
 def both(net: nn.Module, placement: str, counted: list[str], x: Tensor = X) -> tuple[Tensor, Tensor]:
     """The output where noise may wait, and by the plain path; the noise is the same."""
     net = net.eval()
-    site_map = examine(net, (x,), {})
-    live = resolve(ds.Placement.parse(placement), site_map)
-    with torch.no_grad(), injection.disturbed(net, live, site_map, 2, may_wait=True) as drawn:
-        fast = drawn.at(pass_=1, ids=range(len(x))) and net(x)
+    site_map = examine(net, Call((x,)))
+    resolved = resolve(ds.Placement.parse(placement), site_map)
+    with torch.no_grad(), injector.disturbed(net, resolved, site_map, 2, may_wait=True) as drawn:
+        drawn.at(pass_=1, ids=range(len(x)))
+        fast = net(x)
     counted.append("|")
     with torch.no_grad(), ds.injected(net, placement, seed=2, site_map=site_map) as drawn:
-        drawn.watcher = lambda *shown: None  # who watches gets plain torch
-        slow = drawn.at(pass_=1, ids=range(len(x))) and net(x)
+        drawn.watcher = lambda *shown: None  # a watcher gets plain torch
+        drawn.at(pass_=1, ids=range(len(x)))
+        slow = net(x)
     return fast, slow
 
 
@@ -169,12 +171,12 @@ def test_a_hook_that_keeps_values_finds_them_written(counted: list[str]) -> None
 
 
 def test_only_dropouts_seen_in_a_chain_wait() -> None:
-    chained = examine(nn.Sequential(Post(), nn.Dropout(0.2), nn.Linear(16, 2)), (X,), {}).chained
+    chained = examine(nn.Sequential(Post(), nn.Dropout(0.2), nn.Linear(16, 2)), Call((X,))).chained
     assert {point.name for point in chained} == {"0.dropout"}
     early = nn.TransformerEncoderLayer(16, 2, 32, 0.1, batch_first=True, norm_first=True)
-    assert {point.name for point in examine(nn.Sequential(early), (X,), {}).chained} == {"0.dropout1"}
+    assert {point.name for point in examine(nn.Sequential(early), Call((X,))).chained} == {"0.dropout1"}
     late = nn.TransformerEncoderLayer(16, 2, 32, 0.1, batch_first=True)
-    assert {point.name for point in examine(nn.Sequential(late), (X,), {}).chained} == {"0.dropout1", "0.dropout2"}
+    assert {point.name for point in examine(nn.Sequential(late), Call((X,))).chained} == {"0.dropout1", "0.dropout2"}
 
 
 def test_where_the_code_is_not_known_nothing_waits(counted: list[str]) -> None:
@@ -187,8 +189,8 @@ def test_where_the_code_is_not_known_nothing_waits(counted: list[str]) -> None:
 def test_where_gradients_flow_nothing_waits(counted: list[str]) -> None:
     net = nn.Sequential(nn.Linear(16, 16), Post()).eval().requires_grad_(False)
     net[1].norm.weight.requires_grad_(True)
-    site_map = examine(net, (X,), {})
-    with injection.disturbed(net, resolve(ds.Placement.parse("own"), site_map), site_map, may_wait=True):
+    site_map = examine(net, Call((X,)))
+    with injector.disturbed(net, resolve(ds.Placement.parse("own"), site_map), site_map, may_wait=True):
         assert net(X).requires_grad
     assert counted == ["noise"]
 
@@ -196,7 +198,7 @@ def test_where_gradients_flow_nothing_waits(counted: list[str]) -> None:
 def test_a_mask_is_packed_again_when_it_changed(counted: list[str]) -> None:
     made: list[int] = []
     sys.modules["dropscope.noise.kernels"].packed = lambda mask, keys: made.append(keys) or mask.clone()  # type: ignore[attr-defined]
-    noise_of = injection.Noise(nn.Linear(1, 1), None, 0, "per_example", None, {})
+    noise_of = injector.Noise(nn.Linear(1, 1), None, 0, "per_example", None, {})
     mask, key = torch.ones(1, 1, 4, 1, dtype=torch.bool), torch.zeros(1, 1, 8, 2)
     first = noise_of._bits({"attn_mask": mask, "key": key})
     assert noise_of._bits({"attn_mask": mask[:], "key": key}) is first
@@ -217,14 +219,17 @@ def test_an_interrupted_forward_leaves_nothing_unwritten_and_nothing_behind(coun
         return dropped
 
     net = nn.Sequential(nn.Linear(16, 16), Post(between)).eval()
-    site_map = examine(net, (X,), {})
-    live = resolve(ds.Placement.parse("own"), site_map)
-    with torch.no_grad(), injection.disturbed(net, live, site_map, may_wait=True) as drawn:
+    site_map = examine(net, Call((X,)))
+    resolved = resolve(ds.Placement.parse("own"), site_map)
+    with torch.no_grad(), injector.disturbed(net, resolved, site_map, may_wait=True) as drawn:
         strike[0] = True
+        drawn.at(pass_=1, ids=range(3))
         with pytest.raises(KeyboardInterrupt):
-            drawn.at(pass_=1, ids=range(3)) and net(X)
+            net(X)
         strike[0] = False
-        again = drawn.at(pass_=1, ids=range(3)) and net(X)
+        drawn.at(pass_=1, ids=range(3))
+        again = net(X)
     assert kept[0].isfinite().all()
-    with torch.no_grad(), injection.disturbed(net, live, site_map) as drawn:
-        torch.testing.assert_close(drawn.at(pass_=1, ids=range(3)) and net(X), again)
+    with torch.no_grad(), injector.disturbed(net, resolved, site_map) as drawn:
+        drawn.at(pass_=1, ids=range(3))
+        torch.testing.assert_close(net(X), again)

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dropscope.errors import BadInput
 from dropscope.injection import families
-from dropscope.injection.audits import audit, audit_live
+from dropscope.injection.audits import Audited, audit, audit_resolved
 from dropscope.injection.injector import injected
 from dropscope.injection.observer import watch
 from dropscope.injection.resolution import resolve
 from dropscope.injection.sites import SiteMap, examine, find_sites
-from dropscope.model import inputs
+from dropscope.model.inputs import Call
 from dropscope.placement.placement import Placement
 from support import zoo
+from support.errors import refused
 
 transformers = pytest.importorskip("transformers")
 
@@ -27,7 +27,7 @@ def examined(request: pytest.FixtureRequest) -> Examined:
     """A family with dropout everywhere, and what was found in it."""
     family, backend = request.param
     model = zoo.hugging_face(family, backend, **zoo.DROPPING.get(family, {}))
-    return model, examine(model, *inputs.arguments(zoo.text(8)))
+    return model, examine(model, Call.of(zoo.text(8)))
 
 
 @torch.no_grad()
@@ -40,7 +40,7 @@ def logits(model: nn.Module, count: int, batch: dict[str, Tensor] | None = None)
 def test_what_is_asked_for_takes_effect(examined: Examined, text: str) -> None:
     model, site_map = examined
     placement = Placement.parse(text)
-    found = audit_live(model, placement, resolve(placement, site_map), (), zoo.text(8), site_map)
+    found = audit_resolved(Audited(model, site_map, Call.of(zoo.text(8))), resolve(placement, site_map), placement)
     assert found.ok, str(found)
     assert all(finding.fired and finding.effect for finding in found.findings)
 
@@ -48,9 +48,9 @@ def test_what_is_asked_for_takes_effect(examined: Examined, text: str) -> None:
 def test_attention_and_ffn_are_one_site_per_layer(examined: Examined) -> None:
     _, site_map = examined
     for group, position in (("attention", "weights"), ("ffn", "output")):
-        live = resolve(Placement.parse(f"{group}=0.3"), site_map)
-        assert len(live) == 2
-        assert {point.position for point in live} == {position}
+        resolved = resolve(Placement.parse(f"{group}=0.3"), site_map)
+        assert len(resolved) == 2
+        assert {point.position for point in resolved} == {position}
 
 
 def test_every_part_of_own_has_its_role(examined: Examined) -> None:
@@ -100,9 +100,7 @@ def test_no_noise_is_the_model_bit_for_bit(examined: Examined) -> None:
 
 def test_sites_have_one_name_in_both_backends() -> None:
     for family in (name for name, backend in zoo.BACKENDS if backend == "sdpa"):
-        both = [
-            examine(zoo.hugging_face(family, backend), *inputs.arguments(zoo.text())) for backend in ("eager", "sdpa")
-        ]
+        both = [examine(zoo.hugging_face(family, backend), Call.of(zoo.text())) for backend in ("eager", "sdpa")]
         assert [(s.name, s.kind, s.positions) for s in both[0].sites] == [
             (s.name, s.kind, s.positions) for s in both[1].sites
         ]
@@ -128,10 +126,10 @@ def test_own_is_distributed_as_train_mode(family: str, backend: str) -> None:
     model, count, one = zoo.hugging_face(family, backend), 400, zoo.text(2)
     batch = {name: part.repeat(40, 1) for name, part in one.items()}
     with torch.no_grad(), injected(model, "own") as noise:
-        rows = [
-            noise.at(torch.arange(t, t + 40).repeat_interleave(2)) and model(**batch).logits
-            for t in range(0, count, 40)
-        ]
+        rows = []
+        for first in range(0, count, 40):
+            noise.at(torch.arange(first, first + 40).repeat_interleave(2))
+            rows.append(model(**batch).logits)
     ours = torch.cat(rows).view(count, 2, 3)
     torch.manual_seed(0)
     model.train()
@@ -195,7 +193,10 @@ def test_rates_reach_the_fields_of_each_family_and_then_the_model() -> None:
 
 
 def test_an_unknown_family_or_part_is_refused() -> None:
-    with pytest.raises(BadInput, match="family"):
+    with refused("config") as caught:
         families.with_rates(object(), attention=0.1)
-    with pytest.raises(BadInput, match="part"):
+    assert caught.value.received == "object"
+    with refused("rates") as caught:
         families.with_rates(transformers.BertConfig(), atention=0.1)
+    assert caught.value.received == "atention"
+    assert "'attention'" in caught.value.remedy

@@ -1,4 +1,4 @@
-"""Other people's loops, watched: each known defect is written out as a small loop, and named by what was seen."""
+"""Loops that are watched: each known defect is written out as a small loop, and named by what was seen."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_an_exception_in_the_loop_comes_through(untouched: Callable[..., Any]) -
         fail()
 
 
-def test_a_model_that_was_not_called_is_told() -> None:
+def test_a_model_that_was_not_called_is_reported() -> None:
     with watch(classifier()) as seen:
         pass
     with pytest.raises(AuditFailed, match="the model was not called"):
@@ -274,7 +274,7 @@ def test_an_encoder_that_is_not_fused_is_seen_as_it_runs() -> None:
 # --- rates, dead dropouts, what cannot be seen ------------------------------------------------------------------------
 
 
-def test_a_dropout_that_is_switched_off_half_way_is_told() -> None:
+def test_a_dropout_that_is_switched_off_half_way_is_reported() -> None:
     net = classifier()
     train_but_batchnorm(net)
     with watch(net) as seen:

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dropscope.errors import BadInput
-from dropscope.injection.sites import Site, SiteMap, examine, find_sites
-from dropscope.model import inputs
+from dropscope.injection.sites import Site, SiteMap, examine, find_sites, require_sites
+from dropscope.model.inputs import Call
 from support import zoo
+from support.errors import refused
 
 LAYER = ("after_activation", "output", "before_activation", "input")
 BARE = ("output", "input")
@@ -29,7 +29,7 @@ def by_name(model: nn.Module, example: Any) -> dict[str, Site]:
 
 
 def mapped(model: nn.Module, example: Any) -> SiteMap:
-    return examine(model, *inputs.arguments(example))
+    return examine(model, Call.of(example))
 
 
 def own(model: nn.Module, example: Any) -> dict[str, float]:
@@ -330,7 +330,7 @@ class AlwaysOn(nn.Module):
         return self.fc2(mixed.flatten(1))
 
 
-def test_dropout_that_ignores_eval_is_found_and_off_in_a_plain_walk() -> None:
+def test_dropout_that_ignores_eval_is_found_and_off_in_a_plain_pass() -> None:
     found = mapped(zoo.seeded(AlwaysOn), zoo.vectors())
     assert found.always_on == ("root:dropout", "root")
     assert found.nondeterministic is False
@@ -346,7 +346,7 @@ class Noisy(nn.Module):
         return self.fc(x + 0.1 * torch.randn_like(x))
 
 
-def test_randomness_that_is_no_dropout_is_told() -> None:
+def test_randomness_that_is_no_dropout_is_reported() -> None:
     assert mapped(zoo.seeded(Noisy), zoo.vectors()).nondeterministic is True
 
 
@@ -395,8 +395,22 @@ def test_finding_sites_touches_nothing(untouched: Callable[..., Any]) -> None:
 
 def test_a_failing_forward_touches_nothing(untouched: Callable[..., Any]) -> None:
     net = zoo.resnet().train()
-    with untouched(net), pytest.raises(BadInput, match=r"conv2d.*the first inputs are \(\d, 8\) float32"):
+    with untouched(net), refused("example") as caught:
         find_sites(net, zoo.vectors())
+    assert "conv2d" in str(caught.value.received)
+    assert "(2, 8) float32" in caught.value.remedy or "(4, 8) float32" in caught.value.remedy
+
+
+def test_what_a_model_cannot_be_called_with_is_refused() -> None:
+    with refused("example") as caught:
+        find_sites(zoo.resnet(), "images.pt")
+    assert caught.value.received == "str"
+
+
+def test_a_model_without_a_place_for_noise_is_refused() -> None:
+    require_sites(mapped(zoo.cifar(), zoo.images()))
+    with refused("model"):
+        require_sites(mapped(nn.Flatten(), zoo.images()))
 
 
 def test_one_example_is_enough() -> None:
@@ -473,7 +487,7 @@ def test_a_gated_ffn_is_an_ffn() -> None:
     assert by_name(zoo.seeded(Gated), zoo.vectors())["down"].kind == "ffn"
 
 
-def test_an_ffn_is_told_from_two_linear_layers_of_other_widths() -> None:
+def test_an_ffn_is_distinguished_from_two_linear_layers_of_other_widths() -> None:
     net = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
     assert [(n, k) for n, k, _ in rows(net, zoo.vectors()) if k in ("ffn", "linear", "head")] == [
         ("0", "linear"),

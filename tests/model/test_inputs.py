@@ -1,19 +1,24 @@
-"""Inputs of a model: an example's fingerprint depends on its own values and nothing else; ids; slices."""
+"""A call of a model: slices, copies, moves; and that the key of an example depends on its own values alone."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from transformers import BatchEncoding
+from transformers.modeling_outputs import SequenceClassifierOutput
 
-from dropscope.errors import BadInput
+from dropscope.errors import AuditFailed
 from dropscope.model import inputs
+from dropscope.model.inputs import Call
+from support.errors import refused
 
 
 def keys_of(*args, **kwargs):
-    return inputs.example_keys(args, kwargs)
+    return Call(args, kwargs).keys()
 
 
 def tokens(lengths, width, side="right", fill=0):
@@ -120,24 +125,163 @@ class Pair(NamedTuple):
 
 def test_take_goes_through_nested_parts_and_named_tuples():
     x = torch.arange(6.0).reshape(3, 2)
-    args, kwargs = inputs.take((Pair(x, x + 1), [x]), {"d": {"x": x}, "flag": True}, [2, 0])
-    assert isinstance(args[0], Pair)
-    assert torch.equal(args[0].right, x[[2, 0]] + 1)
-    assert torch.equal(args[1][0], x[[2, 0]])
-    assert torch.equal(kwargs["d"]["x"], x[[2, 0]])
-    assert kwargs["flag"] is True
+    taken = Call((Pair(x, x + 1), [x]), {"d": {"x": x}, "flag": True}).take([2, 0])
+    assert isinstance(taken.args[0], Pair)
+    assert torch.equal(taken.args[0].right, x[[2, 0]] + 1)
+    assert torch.equal(taken.args[1][0], x[[2, 0]])
+    assert torch.equal(taken.kwargs["d"]["x"], x[[2, 0]])
+    assert taken.kwargs["flag"] is True
 
 
 def test_arguments_by_form():
     x = torch.zeros(2, 3)
-    assert inputs.arguments(x) == ((x,), {})
-    assert inputs.arguments((x, x)) == ((x, x), {})
-    assert list(inputs.arguments({"x": x, "labels": x})[1]) == ["x"]
-    with pytest.raises(BadInput, match="what you call the model with"):
-        inputs.arguments("x")
+    for inputs_, args, names in ((x, (x,), []), ((x, x), (x, x), []), ([x, x], (x, x), [])):
+        call = Call.of(inputs_)
+        assert (call.args, list(call.kwargs)) == (args, names)
+    named = Call.of({"x": x, "labels": x, "label": x})
+    assert (named.args, list(named.kwargs)) == ((), ["x"])
+    encoded = Call.of(BatchEncoding({"x": x, "labels": x}))
+    assert (encoded.args, list(encoded.kwargs)) == ((), ["x"])
+    assert Call.of(named) is named
+    with refused("inputs") as caught:
+        Call.of("x")
+    assert caught.value.received == "str"
+    with refused("example"):
+        Call.of(3, "example")
 
 
 @pytest.mark.parametrize("args", [(), (torch.zeros(0, 3),), (torch.tensor(1.0),)])
 def test_a_batch_has_an_example(args):
-    with pytest.raises(BadInput):
-        inputs.count_examples(args, {})
+    with refused("inputs"):
+        _ = Call(args).examples
+
+
+# --- what a call does with its tensors --------------------------------------------------------------------------------
+
+A, SHARED = torch.arange(6.0).reshape(3, 2), torch.arange(2.0)
+
+
+def both() -> Call:
+    return Call((A, SHARED, 5), {"b": A + 1, "scalar": torch.tensor(2.0), "none": None})
+
+
+def test_examples_are_counted_along_the_first_tensor():
+    assert both().examples == 3
+    assert Call((), {"x": (None, [SHARED])}).examples == 2
+
+
+def test_tensors_by_position_come_first():
+    assert [tuple(t.shape) for t in both().tensors] == [(3, 2), (2,), (3, 2), ()]
+
+
+def test_map_goes_over_tensors_alone():
+    doubled = both().map(lambda t: t * 2)
+    assert torch.equal(doubled.args[0], A * 2)
+    assert (doubled.args[2], doubled.kwargs["none"]) == (5, None)
+    assert doubled.kwargs["scalar"] == 4
+    shapes = both().map(lambda t: tuple(t.shape))
+    assert (shapes.args, shapes.kwargs["b"]) == (((3, 2), (2,), 5), (3, 2))
+
+
+def test_take_leaves_shared_tensors_alone():
+    taken = both().take([2, 2, 0])
+    assert taken.args[0].tolist() == [[4, 5], [4, 5], [0, 1]]
+    assert taken.args[1] is SHARED
+    assert taken.kwargs["scalar"] == 2
+
+
+def test_repeat_puts_one_batch_after_the_other():
+    repeated = both().repeat(2)
+    assert torch.equal(repeated.args[0], torch.cat([A, A]))
+    assert torch.equal(repeated.kwargs["b"], torch.cat([A + 1, A + 1]))
+    assert repeated.args[1] is SHARED
+    assert repeated.examples == 6
+    assert torch.equal(repeated.keys(), both().keys().repeat(2))
+
+
+def test_a_second_example_is_the_first_reversed():
+    call = Call(
+        (torch.arange(6).reshape(1, 2, 3),), {"ids": torch.tensor([[1, 2]]), "shared": SHARED, "n": torch.tensor([7])}
+    )
+    two = call.with_second_example()
+    assert two.args[0].tolist() == [[[0, 1, 2], [3, 4, 5]], [[5, 4, 3], [2, 1, 0]]]
+    assert two.kwargs["ids"].tolist() == [[1, 2], [2, 1]]
+    assert two.kwargs["n"].tolist() == [7, 7]
+    assert two.kwargs["shared"] is SHARED
+
+
+def test_to_moves_every_tensor():
+    moved = both().to(torch.device("meta"))
+    assert {t.device.type for t in moved.tensors} == {"meta"}
+    assert (moved.args[2], moved.kwargs["none"]) == (5, None)
+
+
+def test_a_model_that_writes_into_its_inputs_gets_a_copy():
+    def model(x, y, *, scale):
+        return x.mul_(0), y, scale
+
+    x = torch.ones(2, 3)
+    zeros, same, scale = Call((x, "text"), {"scale": 3}).run(model)
+    assert (zeros.sum(), same, scale) == (0, "text", 3)
+    assert torch.equal(x, torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("error", [RuntimeError, TypeError, ValueError, KeyError, AttributeError])
+def test_a_model_that_does_not_take_its_inputs_is_one_clear_error(error):
+    def fail(name):
+        with inputs.accepted(Call((torch.zeros(2, 3),)), *name):
+            raise error("mat1 and mat2\nand more")
+
+    for name, expected in (((), "data"), (("example",), "example")):
+        with refused(expected) as caught:
+            fail(name)
+        assert error.__name__ in str(caught.value.received)
+        assert "(2, 3) float32" in caught.value.remedy
+        assert len(str(caught.value).splitlines()) == 1
+        assert isinstance(caught.value.__cause__, error)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, AuditFailed, KeyboardInterrupt, ZeroDivisionError])
+def test_errors_that_say_nothing_of_the_inputs_come_through(error):
+    def fail():
+        with inputs.accepted(Call((torch.zeros(2, 3),))):
+            raise error("as it is")
+
+    with pytest.raises(error, match="as it is"):
+        fail()
+
+
+# --- nested tensors ---------------------------------------------------------------------------------------------------
+
+
+def test_tensors_of_an_output_whatever_holds_them():
+    logits, hidden = torch.zeros(2, 3), (torch.zeros(2), torch.ones(2))
+
+    @dataclasses.dataclass
+    class Output:
+        logits: torch.Tensor
+        hidden: tuple[torch.Tensor, ...]
+        name: str = "text"
+
+    outputs = (
+        {"logits": logits, "hidden": hidden},
+        SequenceClassifierOutput(logits=logits, hidden_states=hidden),
+        Output(logits, hidden),
+        [logits, {"deep": hidden}, None],
+    )
+    for output in outputs:
+        found = inputs.output_tensors(output)
+        assert [id(t) for t in found] == [id(logits), *map(id, hidden)]
+    assert inputs.output_tensors(logits) == [logits]
+    assert inputs.output_tensors("text") == []
+
+
+def test_one_tensor_in_the_place_of_another():
+    old, new, other = torch.zeros(1), torch.ones(1), torch.zeros(1)
+    structure = (Pair(other, old), [old, {"x": old, "y": other}], 3)
+    replaced = inputs.replace_tensor(structure, old, new)
+    assert isinstance(replaced[0], Pair)
+    assert replaced[0].left is other
+    assert all(t is new for t in (replaced[0].right, replaced[1][0], replaced[1][1]["x"]))
+    assert replaced[1][1]["y"] is other
+    assert structure[1][0] is old

@@ -1,4 +1,4 @@
-"""What a model returns → probabilities: closed cases, every container of an output, then what is refused and how."""
+"""Probabilities from what a model returns: closed cases, every container of an output, then what is refused."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from dropscope.errors import BadInput
 from dropscope.model.outputs import KINDS, classes, predictions, probabilities
+from support.errors import refused
 
 LOGITS = torch.tensor([[0.0, math.log(3.0)], [2.0, -1.0]])
 
@@ -97,7 +97,7 @@ def test_rounding_just_outside_is_clamped():
 
 
 @pytest.mark.parametrize(
-    ("output", "kind", "words"),
+    ("output", "kind", "says"),
     [
         (torch.randn(4, 1), "logits", "outputs='binary_logit'"),
         (torch.randn(4), "logits", "outputs='binary_logit'"),
@@ -109,18 +109,19 @@ def test_rounding_just_outside_is_clamped():
         (torch.tensor([1, 0]), "logits", "before any argmax"),
         (torch.randn(4, 3).softmax(1), "logits", "outputs='probabilities'"),
         (torch.randn(4, 3) * 5, "probabilities", "outputs='logits'"),
-        (torch.full((4, 3), 0.5), "probabilities", "sum to 1"),
-        ({"scores": LOGITS, "loss": None}, "logits", r"\['scores', 'loss'\].*outputs=lambda o: o\['scores'\]"),
+        (torch.full((4, 3), 0.5), "probabilities", "off by 0.5"),
+        ({"scores": LOGITS, "loss": None}, "logits", "got ['scores', 'loss']. Write outputs=lambda o: o['scores']"),
         ((None, LOGITS), "logits", "lambda"),
         ("text", "logits", "lambda"),
-        (LOGITS, "logit", "did you mean 'logits'"),
-        (LOGITS, lambda o: "no", "returns probabilities"),
-        (LOGITS, lambda o: o, r"in \[0, 1\]"),
+        (LOGITS, "logit", "got 'logit'. Did you mean 'logits'"),
+        (LOGITS, lambda o: "no", "got str"),
+        (LOGITS, lambda o: o, "values from -1 to 2"),
     ],
 )
-def test_refused(output, kind, words):
-    with pytest.raises(BadInput, match=words):
+def test_refused(output, kind, says):
+    with refused("outputs") as caught:
         probabilities(output, kind)
+    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, lambda o: o])
@@ -128,8 +129,11 @@ def test_refused(output, kind, words):
 def test_not_finite_says_how_many_and_whose_fault(kind, bad):
     output = torch.full((5, 1), 1.0) if kind == "binary_logit" else torch.full((5, 2), 0.5)
     output[2:4, 0] = bad
-    with pytest.raises(BadInput, match=r"2 of 5 examples.*first at 2.*the model itself"):
+    with refused("model") as caught:
         probabilities(output, kind)
+    assert "2 of 5 examples" in caught.value.received
+    assert "first at 2" in caught.value.received
+    assert "the model itself" in caught.value.remedy
 
 
 def test_a_sum_that_overflows_is_still_finite():

@@ -1,4 +1,4 @@
-"""One walk of a forward: what is shown under which name, what takes its place, and that nothing stays behind."""
+"""One traced forward: what is shown under which name, what takes its place, and that nothing stays behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dropscope.tracing.tracer import walking
+from dropscope.model.inputs import Call
+from dropscope.placement.placement import Placement
+from dropscope.tracing.tracer import trace
 from dropscope.tracing.visitor import About, OwnDropout, Point, Visitor
 from support import zoo
 
@@ -21,6 +23,7 @@ class Visit(Visitor):
 
     def __init__(self, where: set[str] = frozenset(), change: Callable[[Tensor], Tensor] = torch.zeros_like) -> None:
         self.points: list[str] = []
+        self.calls: list[Call] = []
         self.values: dict[str, Tensor] = {}
         self.abouts: dict[str, About] = {}
         self.own: list[OwnDropout] = []
@@ -28,7 +31,8 @@ class Visit(Visitor):
         self.let_run = False
         self._where, self._change = where, change
 
-    def begin(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def begin(self, call: Call) -> None:
+        self.calls.append(call)
         self.points.append("begin")
 
     def wants(self, point: Point) -> bool:
@@ -40,17 +44,17 @@ class Visit(Visitor):
         self.values[name], self.abouts[name] = value.clone(), about
         return self._change(value) if name in self._where else value
 
-    def own_dropout(self, found: OwnDropout) -> bool:
-        self.own.append(found)
+    def own_dropout(self, dropout: OwnDropout) -> bool:
+        self.own.append(dropout)
         return self.let_run
 
-    def own_ran(self, found: OwnDropout, before: Tensor, after: Tensor) -> None:
-        self.ran.append((found, before, after))
+    def own_ran(self, dropout: OwnDropout, before: Tensor, after: Tensor) -> None:
+        self.ran.append((dropout, before, after))
 
 
-def walk(net: nn.Module, *args: Any, where: set[str] = frozenset(), **kwargs: Any) -> tuple[Visit, Any]:
+def traced(net: nn.Module, *args: Any, where: set[str] = frozenset(), **kwargs: Any) -> tuple[Visit, Any]:
     visit = Visit(where)
-    with torch.no_grad(), walking(net, visit):
+    with torch.no_grad(), trace(net, visit):
         output = net(*args, **kwargs)
     return visit, output
 
@@ -59,7 +63,7 @@ def test_a_forward_in_order() -> None:
     net = nn.Sequential(
         nn.Linear(8, 6), nn.BatchNorm1d(6), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(6, 2)
     ).eval()
-    visit, _ = walk(net, zoo.vectors())
+    visit, _ = traced(net, zoo.vectors())
     assert visit.points == [
         "begin",
         "0#0@input",
@@ -75,13 +79,36 @@ def test_a_forward_in_order() -> None:
     assert [(found.point, found.rate, found.training) for found in visit.own] == [(("3", 0, "output"), 0.5, False)]
 
 
+def test_a_forward_begins_with_its_call() -> None:
+    net, x = zoo.multihead(), zoo.sequences()
+    mask = torch.zeros(4, 5, dtype=torch.bool)
+    visit, _ = traced(net, x, key_padding_mask=mask)
+    (call,) = visit.calls
+    assert (call.args, call.kwargs) == ((x,), {"key_padding_mask": mask})
+
+
+@pytest.mark.parametrize(
+    ("point", "address"),
+    [
+        (Point("fc", 0, "output"), "fc@output"),
+        (Point("fc", 2, "input"), "fc#2@input"),
+        (Point("root:linear", 1, "after_activation"), "root:linear#1@after_activation"),
+    ],
+)
+def test_a_point_is_addressed_as_a_placement_writes_it(point: Point, address: str) -> None:
+    assert point.address == address
+    (term,) = Placement.parse(f"{address}=0.5").terms
+    assert (term.name, term.call or 0, term.position) == point
+    assert (point.site, point.place) == ((point.name, point.call), (point.name, point.position))
+
+
 @pytest.mark.parametrize("name", ["cifar", "resnet", "unet3d", "recurrent", "vision", "functional"])
 def test_looking_changes_no_bit(name: str) -> None:
     net = getattr(zoo, name)()
     x = {"unet3d": zoo.volumes, "recurrent": zoo.tokens}.get(name, zoo.images)()
     visit = Visit()
     visit.wants = lambda point: point.position != "weights"
-    with torch.no_grad(), walking(net, visit):
+    with torch.no_grad(), trace(net, visit):
         seen = net(x)
     with torch.no_grad():
         assert torch.equal(seen, net(x))
@@ -96,8 +123,8 @@ def test_looking_changes_no_bit(name: str) -> None:
 )
 def test_a_value_put_in_place_is_what_the_model_goes_on_with(where: str) -> None:
     net, x = zoo.cifar(), zoo.images()
-    _, output = walk(net, x, where={where})
-    _, plain = walk(net, x)
+    _, output = traced(net, x, where={where})
+    _, plain = traced(net, x)
     assert not torch.equal(output, plain)
     by_hand = {"conv1#0@input": lambda: net(torch.zeros_like(x))}
     if where in by_hand:
@@ -122,20 +149,20 @@ def test_an_in_place_activation_writes_the_new_value_too(position: str) -> None:
             return held.mean((2, 3))
 
     net, x = zoo.seeded(Holds), zoo.images()
-    _, output = walk(net, x, where={f"conv#0@{position}"})
+    _, output = traced(net, x, where={f"conv#0@{position}"})
     assert torch.equal(output, torch.zeros(4, 4))
 
 
 def test_the_branch_of_a_residual_sum() -> None:
     net, x = zoo.resnet(), zoo.images()
-    visit, _ = walk(net, x, where={"layer1#0@branch"})
+    visit, _ = traced(net, x, where={"layer1#0@branch"})
     assert torch.equal(visit.values["layer1#0@sum"], visit.values["layer1#0@input"])
     assert visit.abouts["layer1#0@sum"].maps
     assert visit.abouts["layer1#0@before_activation"].homogeneous
 
 
-def test_the_branch_is_told_from_a_projection_shortcut() -> None:
-    visit, _ = walk(zoo.resnet(), zoo.images(), where={"layer2#0@branch"})
+def test_the_branch_is_distinguished_from_a_projection_shortcut() -> None:
+    visit, _ = traced(zoo.resnet(), zoo.images(), where={"layer2#0@branch"})
     assert torch.equal(visit.values["layer2#0@sum"], visit.values["layer2.downsample#0@output"])
 
 
@@ -160,7 +187,7 @@ def test_every_way_to_write_a_residual_sum(add: Callable[[Tensor, Tensor], Tenso
             x = self.stem(x)
             return add(x, F.relu(self.fc(x)))
 
-    visit, output = walk(zoo.seeded(Sum), zoo.vectors(), where={"root#0@branch"})
+    visit, output = traced(zoo.seeded(Sum), zoo.vectors(), where={"root#0@branch"})
     assert torch.equal(output, visit.values["stem#0@output"])
 
 
@@ -174,7 +201,7 @@ def test_sums_that_are_no_residual() -> None:
             joined = self.a(x) + self.c(torch.arange(4))
             return joined + 1.0 + self.b(torch.ones(4, 8))
 
-    visit, _ = walk(zoo.seeded(Sums), zoo.vectors())
+    visit, _ = traced(zoo.seeded(Sums), zoo.vectors())
     assert not [name for name in visit.points if name.endswith(("@branch", "@sum"))]
 
 
@@ -199,30 +226,30 @@ def test_softmax_weights_are_attention_when_they_weigh_values(product: Any, soft
             weights = self.softmax(self.q(x) @ x.transpose(1, 2))
             return product(weights, self.v(x))
 
-    visit, output = walk(zoo.seeded(Attends), zoo.sequences(), where={"root#0@weights"})
+    visit, output = traced(zoo.seeded(Attends), zoo.sequences(), where={"root#0@weights"})
     assert visit.abouts["root#0@weights"].kind == "attention"
     assert torch.equal(output, torch.zeros(4, 5, 16))
 
 
 def test_a_softmax_over_classes_is_no_attention() -> None:
     net = nn.Sequential(nn.Linear(8, 3), nn.Softmax(dim=-1)).eval()
-    assert not [name for name in walk(net, zoo.vectors())[0].points if name.endswith("@weights")]
+    assert not [name for name in traced(net, zoo.vectors())[0].points if name.endswith("@weights")]
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_multihead_attention_takes_other_weights(batch_first: bool) -> None:
     net, x = zoo.multihead(batch_first), zoo.sequences()
-    visit, output = walk(net, x, where={"attention#0@weights"})
+    visit, output = traced(net, x, where={"attention#0@weights"})
     assert visit.values["attention#0@weights"].shape == (4, 4, 5, 5)
     assert torch.equal(output[0], output[1])
-    _, unchanged = walk(net, x)
+    _, unchanged = traced(net, x)
     with torch.no_grad():
         assert torch.allclose(unchanged, net(x), atol=1e-6)
 
 
 def test_a_value_inside_a_tuple_is_replaced_there() -> None:
     net, x = zoo.recurrent(), zoo.tokens()
-    _, output = walk(net, x, where={"rnn#0@output"})
+    _, output = traced(net, x, where={"rnn#0@output"})
     with torch.no_grad():
         assert torch.equal(output, net.fc(torch.zeros(4, 16)))
 
@@ -237,7 +264,7 @@ def test_a_value_passed_by_name_is_replaced_there() -> None:
             return self.fc(input=x)
 
     net = zoo.seeded(ByName)
-    _, output = walk(net, x=zoo.vectors(), where={"fc#0@input"})
+    _, output = traced(net, x=zoo.vectors(), where={"fc#0@input"})
     with torch.no_grad():
         assert torch.equal(output, net(torch.zeros(4, 8)))
 
@@ -258,7 +285,7 @@ class Fails(nn.Module):
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 def test_an_exception_leaves_no_hook_and_no_mode(error: type[BaseException], untouched: Callable[..., Any]) -> None:
     net = nn.Sequential(nn.Linear(8, 8), Fails(error))
-    with untouched(net), pytest.raises(error, match="inside the model"), walking(net, Visit()):
+    with untouched(net), pytest.raises(error, match="inside the model"), trace(net, Visit()):
         net(zoo.vectors())
 
 
@@ -274,14 +301,14 @@ def test_a_model_that_catches_its_own_exception_goes_on() -> None:
             except ValueError:
                 return self.fc(x)
 
-    visit, _ = walk(zoo.seeded(Catches), zoo.vectors())
+    visit, _ = traced(zoo.seeded(Catches), zoo.vectors())
     assert visit.points[-2:] == ["fc#0@input", "fc#0@output"]
     assert torch._C._len_torch_function_stack() == 0
 
 
-def test_a_forward_after_a_failed_one_starts_anew() -> None:
+def test_a_forward_after_a_failed_one_starts_again() -> None:
     net, visit = zoo.cifar(), Visit()
-    with torch.no_grad(), walking(net, visit):
+    with torch.no_grad(), trace(net, visit):
         with pytest.raises(RuntimeError):
             net(torch.zeros(1, 3, 7))
         visit.points.clear()
@@ -289,18 +316,18 @@ def test_a_forward_after_a_failed_one_starts_anew() -> None:
     assert visit.points[:2] == ["begin", "conv1#0@input"]
 
 
-def test_another_thread_is_not_walked() -> None:
+def test_another_thread_is_not_traced() -> None:
     net, visit = zoo.cifar(), Visit()
-    with torch.no_grad(), walking(net, visit):
+    with torch.no_grad(), trace(net, visit):
         other = threading.Thread(target=lambda: net(zoo.images()))
         other.start()
         other.join()
     assert visit.points == []
 
 
-def test_a_part_called_by_itself_is_told_and_not_walked() -> None:
+def test_a_part_called_by_itself_is_reported_and_not_traced() -> None:
     net, visit, alone = zoo.cifar(), Visit(), []
-    with torch.no_grad(), walking(net, visit, alone=alone.append):
+    with torch.no_grad(), trace(net, visit, alone=alone.append):
         net.fc2(torch.zeros(1, 128))
     assert (visit.points, alone) == ([], ["fc2"])
 
@@ -314,9 +341,9 @@ def test_own_dropout_is_off_unless_the_visitor_lets_it_run() -> None:
     visitor.let_run = True
     x = zoo.vectors()
     with torch.no_grad():
-        with walking(net, visit):
+        with trace(net, visit):
             assert torch.equal(net(x), net(x))
-        with walking(net, visitor):
+        with trace(net, visitor):
             assert not torch.equal(net(x), net(x))
     (found, before, after), _ = visitor.ran
     assert (found.training, found.rate) == (True, 0.5)
@@ -329,7 +356,7 @@ def test_in_place_dropout_is_measured_against_what_was_there() -> None:
     net = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5, inplace=True), nn.Linear(64, 2)).train()
     visit = Visit()
     visit.let_run = True
-    with torch.no_grad(), walking(net, visit):
+    with torch.no_grad(), trace(net, visit):
         net(zoo.vectors())
     _, before, after = visit.ran[0]
     assert int((before == 0).sum()) == 0
@@ -342,7 +369,7 @@ def test_attention_dropout_has_one_name_whatever_computes_it() -> None:
     for backend in ("eager", "sdpa"):
         visit = Visit()
         net = zoo.hugging_face("bert", backend).train()
-        with torch.no_grad(), walking(net, visit):
+        with torch.no_grad(), trace(net, visit):
             net(**zoo.text())
         names.append([found.point for found in visit.own])
     assert names[0] == names[1]
@@ -358,7 +385,7 @@ def test_rates_given_by_name_and_by_position_are_read() -> None:
             x = F.dropout(x)
             return F.alpha_dropout(x, 0.25, self.training)
 
-    visit, _ = walk(Drops().eval(), zoo.vectors())
+    visit, _ = traced(Drops().eval(), zoo.vectors())
     read = [(found.rate, found.training, found.noise) for found in visit.own]
     assert read == [
         (0.1, True, "bernoulli"),
