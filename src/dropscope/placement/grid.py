@@ -9,15 +9,39 @@ import math
 import random
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate, combinations
-from typing import Any, overload
+from typing import Any, TypedDict, overload
+
+from typing_extensions import Unpack
 
 from dropscope.checks import check_choice, check_rate
 from dropscope.errors import BadInput, Phrase
+from dropscope.parameters import shares
 from dropscope.placement.placement import NOISES, POSITIONS, Placement, Term, as_placement, parse_address
 
 RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
+class PlacementOptions(TypedDict, total=False):
+    """What all placements of a space have in common."""
+
+    position: str
+    noise: str
+    mask: str
+
+
+def _placed(
+    rates: Mapping[str, float], *, position: str = "auto", noise: str = "bernoulli", mask: str = "auto"
+) -> Placement:
+    """A placement of a space.
+
+    Args:
+        position: Where at a site, as in `Placement`.
+        noise: Which noise, as in `Placement`.
+        mask: What one draw covers, as in `Placement`.
+    """
+    return Placement(rates, position=position, noise=noise, mask=mask)
 
 
 class PlacementSpace(Sequence[Placement]):
@@ -48,22 +72,17 @@ class PlacementSpace(Sequence[Placement]):
         self._length, self._at = length, at
 
     @staticmethod
+    @shares(_placed)
     def single_sites(
         sites: Iterable[str],
         rates: Iterable[float] = RATES,
-        *,
-        position: str = "auto",
-        noise: str = "bernoulli",
-        mask: str = "auto",
+        **options: Unpack[PlacementOptions],
     ) -> PlacementSpace:
         """One site at a time: site by site, each at every rate.
 
         Args:
             sites: Names of sites or groups.
             rates: Rates above 0 and below 1.
-            position: Where at a site, as in `Placement`.
-            noise: Which noise, as in `Placement`.
-            mask: What one draw covers, as in `Placement`.
 
         Raises:
             BadInput: Where a site, rate or option cannot be used.
@@ -72,25 +91,20 @@ class PlacementSpace(Sequence[Placement]):
             >>> [str(p) for p in PlacementSpace.single_sites(["a", "b"], rates=[.2, .5])]
             ['a=0.2', 'a=0.5', 'b=0.2', 'b=0.5']
         """
-        return PlacementSpace.subsets(sites, rates, at_most=1, position=position, noise=noise, mask=mask)
+        return PlacementSpace.subsets(sites, rates, at_most=1, **options)
 
     @staticmethod
+    @shares(_placed)
     def suffixes(
         sites: Iterable[str],
         rates: Iterable[float] = RATES,
-        *,
-        position: str = "auto",
-        noise: str = "bernoulli",
-        mask: str = "auto",
+        **options: Unpack[PlacementOptions],
     ) -> PlacementSpace:
         """The last k sites at one rate: k = 1, 2, …, all, each at every rate.
 
         Args:
             sites: Names of sites or groups, in order.
             rates: Rates above 0 and below 1.
-            position: Where at a site, as in `Placement`.
-            noise: Which noise, as in `Placement`.
-            mask: What one draw covers, as in `Placement`.
 
         Raises:
             BadInput: Where a site, rate or option cannot be used.
@@ -99,20 +113,17 @@ class PlacementSpace(Sequence[Placement]):
             >>> [str(p) for p in PlacementSpace.suffixes(["a", "b", "c"], rates=[.5])]
             ['c=0.5', 'b=0.5,c=0.5', 'a=0.5,b=0.5,c=0.5']
         """
-        options = {"position": position, "noise": noise, "mask": mask}
         names = _check_sites(sites, **options)
-        return _over_rates([names[-k:] for k in range(1, len(names) + 1)], _check_rates(rates), False, options)
+        return _over_rates([names[-k:] for k in range(1, len(names) + 1)], _check_rates(rates), options, product=False)
 
     @staticmethod
+    @shares(_placed)
     def subsets(
         sites: Iterable[str],
         rates: Iterable[float] = RATES,
         at_most: int = 2,
         combine: str = "common",
-        *,
-        position: str = "auto",
-        noise: str = "bernoulli",
-        mask: str = "auto",
+        **options: Unpack[PlacementOptions],
     ) -> PlacementSpace:
         """Every subset of 1 to `at_most` sites, smaller ones first, each in the order of `itertools.combinations`.
 
@@ -121,9 +132,6 @@ class PlacementSpace(Sequence[Placement]):
             rates: Rates above 0 and below 1.
             at_most: Sites of the largest subsets.
             combine: "common" gives all sites of a subset the same rate, "product" every combination of rates.
-            position: Where at a site, as in `Placement`.
-            noise: Which noise, as in `Placement`.
-            mask: What one draw covers, as in `Placement`.
 
         Raises:
             BadInput: Where a site, rate or option cannot be used, or there are more than a million subsets.
@@ -132,7 +140,6 @@ class PlacementSpace(Sequence[Placement]):
             >>> [str(p) for p in PlacementSpace.subsets(["a", "b", "c"], rates=[.5])]
             ['a=0.5', 'b=0.5', 'c=0.5', 'a=0.5,b=0.5', 'a=0.5,c=0.5', 'b=0.5,c=0.5']
         """
-        options = {"position": position, "noise": noise, "mask": mask}
         names = _check_sites(sites, **options)
         product = check_choice(combine, "combine", ("common", "product")) == "product"
         sizes = range(1, min(_check_whole(at_most, "at_most", 1), len(names)) + 1)
@@ -140,19 +147,17 @@ class PlacementSpace(Sequence[Placement]):
             received = Phrase(f"{at_most}, which makes {count:,} subsets")
             raise BadInput("at_most must give a million subsets at most", "at_most", received, "use .random")
         chosen = [subset for size in sizes for subset in combinations(names, size)]
-        return _over_rates(chosen, _check_rates(rates), product, options)
+        return _over_rates(chosen, _check_rates(rates), options, product=product)
 
     @staticmethod
+    @shares(_placed)
     def random(
         sites: Iterable[str],
         count: int,
         low: float = 0.05,
         high: float = 0.95,
         seed: int = 0,
-        *,
-        position: str = "auto",
-        noise: str = "bernoulli",
-        mask: str = "auto",
+        **options: Unpack[PlacementOptions],
     ) -> PlacementSpace:
         """Independent draws: how many sites (1 to all), which ones, and for each a rate in [low, high].
 
@@ -164,9 +169,6 @@ class PlacementSpace(Sequence[Placement]):
             low: Lowest rate, at least 0.001.
             high: Highest rate, at most 0.999.
             seed: Same seed, same placements.
-            position: Where at a site, as in `Placement`.
-            noise: Which noise, as in `Placement`.
-            mask: What one draw covers, as in `Placement`.
 
         Raises:
             BadInput: Where a site, rate, count, seed or option cannot be used.
@@ -175,7 +177,6 @@ class PlacementSpace(Sequence[Placement]):
             >>> [str(p) for p in PlacementSpace.random(["conv1", "fc1"], count=2)]
             ['conv1=0.75,fc1=0.136', 'conv1=0.614,fc1=0.532']
         """
-        options = {"position": position, "noise": noise, "mask": mask}
         names, key = _check_sites(sites, **options), _check_whole(seed, "seed", 0)
         least, most = round(1000 * check_rate(low, "low")), round(1000 * check_rate(high, "high"))
         if not 1 <= least <= most <= 999:
@@ -186,7 +187,7 @@ class PlacementSpace(Sequence[Placement]):
             # Only Random.random is promised to give the same values in every version of Python: all is made from it.
             uniform = random.Random(f"{key}:{index}").random
             chosen = sorted(names, key=lambda _: uniform())[: 1 + int(uniform() * len(names))]
-            return Placement({n: (least + int(uniform() * (most - least + 1))) / 1000 for n in chosen}, **options)
+            return _placed({n: (least + int(uniform() * (most - least + 1))) / 1000 for n in chosen}, **options)
 
         return PlacementSpace(_check_whole(count, "count", 1), at)
 
@@ -316,7 +317,7 @@ class PlacementGrid(PlacementSpace):
 
 
 def _over_rates(
-    subsets: Sequence[Sequence[str]], rates: Sequence[float], product: bool, options: dict[str, str]
+    subsets: Sequence[Sequence[str]], rates: Sequence[float], options: PlacementOptions, *, product: bool
 ) -> PlacementSpace:
     ends = [0, *accumulate(len(rates) ** (len(subset) if product else 1) for subset in subsets)]
 
@@ -327,7 +328,7 @@ def _over_rates(
             rest, digit = divmod(code, len(rates))
             chosen[site] = rates[digit]
             code = rest if product else code
-        return Placement(chosen, **options)
+        return _placed(chosen, **options)
 
     return PlacementSpace(ends[-1], at)
 
@@ -363,8 +364,9 @@ def _check_rates(rates: Iterable[float]) -> tuple[float, ...]:
     return checked
 
 
-def _check_sites(sites: Iterable[str], position: str = "auto", **options: str) -> tuple[str, ...]:
-    Placement({"any": 0.5}, position, **options)  # refuses bad options here, not at the first item
+def _check_sites(sites: Iterable[str], **options: Unpack[PlacementOptions]) -> tuple[str, ...]:
+    _placed({"any": 0.5}, **options)  # refuses bad options here, not at the first item
+    position = options.get("position", "auto")
 
     def address(site: str) -> str:
         name, call, carried = parse_address(site)
