@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from operator import attrgetter
 from typing import Any
 
 import griffe
@@ -15,7 +16,8 @@ class AsHelpShowsIt(griffe.Extension):
     def on_function(self, *, func: griffe.Function, **_: Any) -> None:
         if not any("parameters" in str(decorator.callable_path) for decorator in func.decorators):
             return
-        real = getattr(importlib.import_module(func.module.path), func.name)
+        within = func.path.removeprefix(f"{func.module.path}.")
+        real = attrgetter(within)(importlib.import_module(func.module.path))
         func.parameters = griffe.Parameters(*map(_parameter, inspect.signature(real).parameters.values()))
         func.docstring = griffe.Docstring(inspect.getdoc(real) or "", parent=func)
 
