@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import argparse
 
-import pandas as pd
-
-from dropscope.studies.transformer_profile.plan import prepare
-from dropscope.studies.transformer_profile.study import run
+from dropscope.studies.transformer_profile import Options, plan, run
 
 
 def main() -> None:
@@ -27,15 +24,15 @@ def main() -> None:
     parser.add_argument("--out", default="my-profile")
     asked = parser.parse_args()
 
-    study = prepare(
-        [asked.checkpoint], squad=asked.squad, hellaswag=asked.hellaswag, preset=asked.preset, items=asked.items,
-        learning_rate=asked.learning_rate,
+    options = Options(
+        models=[asked.checkpoint], squad=asked.squad, hellaswag=asked.hellaswag, preset=asked.preset,
+        items=asked.items, learning_rate=asked.learning_rate, out=asked.out,
     )  # fmt: skip
-    outcome = run(study, asked.out)
+    outcome = run(plan(options))
 
-    accuracy = pd.read_parquet(outcome.out / "passes.parquet").groupby(["group", "configuration"], sort=False).accuracy
+    accuracy = outcome.tables["passes"].groupby(["group", "configuration"], sort=False).accuracy
     print(accuracy.agg(["mean", "std"]).round(3).to_string())
-    print(pd.read_csv(outcome.out / "tables" / "recommendations.csv").to_string(index=False))
+    print(outcome.tables["recommendations"].to_string(index=False))
 
 
 if __name__ == "__main__":

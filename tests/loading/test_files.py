@@ -126,7 +126,7 @@ def test_images_are_channels_first_in_0_to_1(write, tmp_path):
     _save(tmp_path / "b.png", (4, 6, 4))  # an alpha channel is left out
     write("labels.csv", "file,label\na.png,1\nb.png,0\n")
     found = read_data(load_data(str(tmp_path), PLAIN))
-    (x,) = found.batches[0].args
+    (x,) = found.batches[0].call.args
     assert found.labels.tolist() == [1, 0]
     torch.testing.assert_close(x, torch.full((2, 3, 4, 6), 0.2))
 

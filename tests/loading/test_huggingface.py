@@ -42,7 +42,7 @@ def test_a_checkpoint_with_a_table(checkpoint, write):
     assert not model.module.training
     found = read_data(load_data("val.csv", model))
     assert found.labels.tolist() == [1, 0]
-    assert found.batches[0].kwargs["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
+    assert found.batches[0].call.kwargs["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
 
 
 def test_a_checkpoint_without_a_trained_head_is_remarked_on(checkpoint, tmp_path):

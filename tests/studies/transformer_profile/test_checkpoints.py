@@ -11,27 +11,30 @@ import pytest
 import torch
 from torch import Tensor
 
-from dropscope.errors import AuditFailed, BadInput
+from dropscope.engine import loop
+from dropscope.errors import AuditFailed
+from dropscope.loading.huggingface import Checkpoint
 from dropscope.placement.placement import Placement
-from dropscope.studies.transformer_profile import passes, reports, study
-from dropscope.studies.transformer_profile.checkpoints import Described, describe, load
+from dropscope.studies.transformer_profile import study
+from dropscope.studies.transformer_profile.checkpoints import kind_of, load_network, read_checkpoints
 from dropscope.studies.transformer_profile.domains import read_hellaswag
-from dropscope.studies.transformer_profile.evaluate import bench, evaluate
-from dropscope.studies.transformer_profile.items import labelled, two_domains
-from dropscope.studies.transformer_profile.plan import Study, prepare
-from dropscope.studies.transformer_profile.tokens import Encoded, encode, length_sorted
+from dropscope.studies.transformer_profile.evaluation import bench, evaluate
+from dropscope.studies.transformer_profile.items import read_items, two_domains
+from dropscope.studies.transformer_profile.options import Options, Plan
+from dropscope.studies.transformer_profile.report import Report
+from dropscope.studies.transformer_profile.tokens import Encoded, encode
 from support import tiny_checkpoints as tiny
+from support.errors import refused
 
 transformers: Any = pytest.importorskip("transformers")
-pytest.importorskip("lightning")
 
 CPU = torch.device("cpu")
+QUIET: dict[str, Any] = {"device": "cpu", "progress": False}
 
 
 @pytest.fixture(autouse=True)
 def _no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "write_reports", lambda out: [])
-    monkeypatch.setattr(reports, "summary_paragraphs", lambda out: [])
+    monkeypatch.setattr(study, "write_report", lambda plan, models: Report({}, (), ()))
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +46,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return at
 
 
-def two(folder: Path, *models: Path, **options: Any) -> Study:
+def two(folder: Path, *models: Path, **options: Any) -> Plan:
     files = {"squad": folder / "squad.json", "hellaswag": folder / "hellaswag.jsonl"}
-    return prepare([str(model) for model in models], **files, preset="smoke", **options)
+    return study.plan(Options([str(model) for model in models], **files, preset="smoke", **QUIET, **options))
 
 
 def stars(path: Path, labels: list[int], rows: int = 40) -> Path:
@@ -66,40 +69,41 @@ def test_a_broken_checkpoint_is_said_and_the_rest_goes_on(folder: Path, tmp_path
     net = transformers.BertForSequenceClassification.from_pretrained(sick)
     net.classifier.weight.data[0, 0] = torch.nan
     net.save_pretrained(sick)
-    done = study.run(two(folder, cut, few, sick, folder / "bert"), tmp_path / "out", "cpu", show=False)
-    assert done.models.status.tolist() == ["skipped", "skipped", "skipped", "ok"]
-    said = done.models.reason.tolist()
-    assert "the weights of a checkpoint can be read" in said[0]
-    assert "the model has an embedding for every token" in said[1]
-    assert "weights are numbers" in said[2]
+    done = study.run(two(folder, cut, few, sick, folder / "bert", out=tmp_path / "out"))
+    models = done.tables["models"]
+    assert models.status.tolist() == ["skipped", "skipped", "skipped", "ok"]
+    assert str(cut) in models.reason[0]
+    assert "weights" in models.reason[0]
+    assert "token 48 of 20" in models.reason[1]
+    assert "finite" in models.reason[2]
 
 
 def test_any_other_failure_of_one_model_is_said_too(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tiny.checkpoint(tmp_path / "other", "bert")
-    whole = study.profile
+    profile_model = study.profile_model
 
-    def failing(asked: Study, described: Described, *rest: Any) -> None:
-        if described.name == str(other):
+    def failing(plan: Plan, checkpoint: Checkpoint) -> None:
+        if checkpoint.name == str(other):
             raise IndexError("index 60 is out of bounds")
-        whole(asked, described, *rest)
+        profile_model(plan, checkpoint)
 
-    monkeypatch.setattr(study, "profile", failing)
-    done = study.run(two(folder, other, folder / "bert"), tmp_path / "out", "cpu", show=False)
-    assert done.models.status.tolist() == ["skipped", "ok"]
-    assert done.models.reason[0] == "it failed: IndexError: index 60 is out of bounds"
+    monkeypatch.setattr(study, "profile_model", failing)
+    models = study.run(two(folder, other, folder / "bert", out=tmp_path / "out")).tables["models"]
+    assert models.status.tolist() == ["skipped", "ok"]
+    assert models.reason[0] == "it failed: IndexError: index 60 is out of bounds"
 
 
 def test_results_of_a_checkpoint_that_changed_are_not_shown_as_its_own(folder: Path, tmp_path: Path) -> None:
     mine = tiny.checkpoint(tmp_path / "mine", "bert")
-    study.run(two(folder, mine, folder / "bert"), tmp_path / "out", "cpu", show=False)
+    study.run(two(folder, mine, folder / "bert", out=tmp_path / "out"))
     net = transformers.BertForSequenceClassification.from_pretrained(mine)
     net.classifier.weight.data.neg_()
     net.save_pretrained(mine)
-    done = study.run(two(folder, mine, folder / "bert"), tmp_path / "out", "cpu", show=False)
-    assert done.models.status.tolist() == ["skipped", "ok"]
-    assert "its files are others now" in done.models.reason[0]
+    models = study.run(two(folder, mine, folder / "bert", out=tmp_path / "out")).tables["models"]
+    assert models.status.tolist() == ["skipped", "ok"]
+    assert "results of other files than its own" in models.reason[0]
 
 
 # --- what a model is --------------------------------------------------------------------------------------------------
@@ -111,7 +115,7 @@ def test_results_of_a_checkpoint_that_changed_are_not_shown_as_its_own(folder: P
     ("LlamaConfig", "decoder"), ("OPTConfig", "decoder"), ("Qwen2Config", "decoder"),
 ])  # fmt: skip
 def test_decoders_are_known_by_what_they_are_made_for(config: str, kind: str) -> None:
-    assert Described("mine", getattr(transformers, config)(), None, 10, ()).kind == kind
+    assert kind_of(getattr(transformers, config)()) == kind
 
 
 def test_texts_of_a_family_that_counts_positions_from_its_padding_are_measured_so(tmp_path: Path) -> None:
@@ -122,9 +126,9 @@ def test_texts_of_a_family_that_counts_positions_from_its_padding_are_measured_s
     )  # fmt: skip
     transformers.RobertaPreLayerNormForSequenceClassification(config).save_pretrained(tmp_path)
     fast.save_pretrained(tmp_path)
-    found = describe([str(tmp_path)])[0][str(tmp_path)]
+    found = read_checkpoints([str(tmp_path)])[0][str(tmp_path)]
     assert found.longest == 29
-    net = load(found, 2, 0)
+    net = load_network(found, 2, 0)
     net(input_ids=torch.full((1, 29), 5))
     with pytest.raises((IndexError, RuntimeError), match=r"out of (bounds|range)"):
         net(input_ids=torch.full((1, 30), 5))
@@ -136,22 +140,24 @@ def test_training_per_configuration_says_what_an_unknown_family_can_do(
     from dropscope.injection.families import FIELDS
 
     monkeypatch.delitem(FIELDS, "bert")
-    with pytest.raises(BadInput, match="write --rates component, or --train once"):
-        study.run(two(folder, folder / "bert", train="per_configuration"), tmp_path / "out", "cpu", show=False)
+    with refused("train") as caught:
+        study.run(two(folder, folder / "bert", train="per_configuration", out=tmp_path / "out"))
+    assert caught.value.received == "bert"
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------
 
 
 def test_numbers_are_names_of_classes_without_a_class_that_is_not_there(tmp_path: Path) -> None:
-    found = labelled(stars(tmp_path / "stars.csv", [1, 10, 5]), label_column="stars")
+    found = read_items(stars(tmp_path / "stars.csv", [1, 10, 5]), label_column="stars")
     assert found.classes == ("1", "5", "10")
     assert found.table.label.tolist()[:3] == [0, 2, 1]
 
 
 def test_a_column_that_holds_no_classes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="a label is the class of its row"):
-        labelled(stars(tmp_path / "ids.csv", list(range(40))), label_column="stars")
+    with refused("label_column") as caught:
+        read_items(stars(tmp_path / "ids.csv", list(range(40))), label_column="stars")
+    assert caught.value.received == "40 different ones in 40 rows"
 
 
 @pytest.mark.parametrize(("labels", "fine"), [([1, 2, 3, 4], False), ([0, 1, 3], True), ([0, 5], False)])
@@ -161,55 +167,60 @@ def test_numbers_count_the_classes_of_a_trained_checkpoint_from_0(
     """One to four stars for a checkpoint of five: the first would be taken for the second."""
     mine = tiny.checkpoint(tmp_path / "mine", "bert", classes=5)
     file = stars(tmp_path / "stars.csv", labels)
-    asked = prepare([str(mine)], data=file, label_column="stars", preset="smoke", train="none")
+    options = Options([str(mine)], data=file, label_column="stars", preset="smoke", train="none", out=tmp_path / "out",
+                      **QUIET)  # fmt: skip
+    asked = study.plan(options)
     if fine:
-        done = study.run(asked, tmp_path / "out", "cpu", show=False)
-        items = pd.read_parquet(done.out / "items.parquet")
+        done = study.run(asked)
+        items = pd.read_parquet(done.folder / "items.parquet")
         assert set(items.label) == set(labels)
     else:
-        with pytest.raises(BadInput, match="number them from 0"):
-            study.run(asked, tmp_path / "out", "cpu", show=False)
+        with refused("label_column") as caught:
+            study.run(asked)
+        assert caught.value.received == [str(label) for label in labels]
 
 
 # --- passes -----------------------------------------------------------------------------------------------------------
 
 
-def items_of(folder: Path) -> tuple[Described, Encoded]:
-    described = describe([str(folder / "bert")])[0][str(folder / "bert")]
-    return described, encode(
-        described, two_domains(folder / "squad.json", folder / "hellaswag.jsonl", 80).side("test")
+def items_of(folder: Path) -> tuple[Checkpoint, Encoded]:
+    checkpoint = read_checkpoints([str(folder / "bert")])[0][str(folder / "bert")]
+    return checkpoint, encode(
+        checkpoint, two_domains(folder / "squad.json", folder / "hellaswag.jsonl", 80).side("test")
     )[0]
 
 
 def test_a_batch_of_long_texts_holds_fewer_of_them(folder: Path) -> None:
     _, found = items_of(folder)
-    batches = length_sorted(found, lambda length: max(1, 40 // length))
-    assert all(batch.n <= max(1, 40 // batch.length) for batch in batches)
-    assert sorted(torch.cat([batch.rows for batch in batches]).tolist()) == list(range(len(found.tokens)))
+    batches = found.data().length_sorted(lambda length: max(1, 40 // length)).batches
+    assert all(batch.n <= max(1, 40 // batch.call.kwargs["input_ids"].shape[1]) for batch in batches)
+    rows = torch.cat([batch.rows for batch in batches if batch.rows is not None])
+    assert sorted(rows.tolist()) == list(range(len(found.tokens)))
 
 
 def test_plain_passes_that_differ_are_seen_also_where_each_runs_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passes, "_CPU_TOKENS", 1)  # one pass of one item at a time
-    described, found = items_of(folder)
-    on = bench(load(described, 2, 0), found, CPU)
+    monkeypatch.setattr(loop, "_CPU_TOKENS", 1)  # one pass of one item at a time
+    checkpoint, found = items_of(folder)
+    on = bench(load_network(checkpoint, 2, 0), found, CPU)
     assert evaluate(on, Placement.none(), 3).passes.accuracy.groupby(lambda i: i // 3).nunique().eq(1).all()
-    whole = passes.probabilities
+    probabilities = loop.probabilities
     calls = iter(range(10_000))
 
-    def trembling(output: Any, check: bool) -> Tensor:
-        return whole(output, check=check) + 1e-6 * next(calls)
+    def trembling(output: Any, outputs: Any, check: bool) -> Tensor:
+        return probabilities(output, outputs, check=check) + 1e-6 * next(calls)
 
-    monkeypatch.setattr(passes, "probabilities", trembling)
+    monkeypatch.setattr(loop, "probabilities", trembling)
     with pytest.raises(AuditFailed, match="two plain passes of the deterministic configuration differ"):
         evaluate(on, Placement.none(), 3)
 
 
-@pytest.mark.parametrize(("option", "words"), [({"passes": 1}, "needs two of them"), ({"items": 0}, "multiple of 20")])
-def test_too_few_is_said(folder: Path, option: dict[str, int], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        two(folder, folder / "bert", **option)
+@pytest.mark.parametrize(("name", "value"), [("passes", 1), ("items", 0)])
+def test_too_few_is_said(folder: Path, name: str, value: int) -> None:
+    with refused(name) as caught:
+        two(folder, folder / "bert", **{name: value})
+    assert caught.value.received == value
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------
@@ -221,5 +232,6 @@ def test_a_line_ends_where_json_says_so(tmp_path: Path) -> None:
     path.write_text(json.dumps(story, ensure_ascii=False) + "\r\n", encoding="utf-8")
     assert read_hellaswag(path)[0].context == "w1 w2"
     path.write_text(json.dumps({**story, "label": "²"}) + "\n", encoding="utf-8")
-    with pytest.raises(BadInput, match="a label is the number of the real ending"):
+    with refused("stories.jsonl, line 1") as caught:
         read_hellaswag(path)
+    assert caught.value.received == "²"

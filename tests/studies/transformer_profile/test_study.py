@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +17,36 @@ from typer.testing import CliRunner
 
 import dropscope as ds
 from dropscope.cli import app
-from dropscope.errors import AuditFailed, BadInput
+from dropscope.data.batches import PADDING
+from dropscope.engine import loop
+from dropscope.errors import AuditFailed
 from dropscope.injection.families import FIELDS, with_rates
 from dropscope.injection.resolution import resolve
 from dropscope.injection.sites import examine
+from dropscope.loading.huggingface import Checkpoint
+from dropscope.model.inputs import Call
 from dropscope.placement.placement import Placement
-from dropscope.studies.transformer_profile import finetune, passes, profile, reports, study
-from dropscope.studies.transformer_profile.checkpoints import CHECKPOINTS, Described, describe, load
-from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS, layers_of, placement_of, reach
-from dropscope.studies.transformer_profile.evaluate import Bench, accuracies, bench, evaluate
-from dropscope.studies.transformer_profile.finetune import Tuning, fine_tuned
+from dropscope.studies.transformer_profile import fine_tuning, networks, study
+from dropscope.studies.transformer_profile.checkpoints import load_network, read_checkpoints
+from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS, config_reach, layers_of, placement_of
+from dropscope.studies.transformer_profile.evaluation import Bench, accuracies, bench, evaluate
+from dropscope.studies.transformer_profile.fine_tuning import Training, Tuning, fine_tune
 from dropscope.studies.transformer_profile.items import two_domains
-from dropscope.studies.transformer_profile.parts import Parts
-from dropscope.studies.transformer_profile.plan import MASKS, PRESETS, PROTOCOLS, Study, prepare
-from dropscope.studies.transformer_profile.sensitivity import sensitivity
-from dropscope.studies.transformer_profile.tokens import WASTE, Encoded, encode, length_sorted, padding
+from dropscope.studies.transformer_profile.networks import sensitivity_map
+from dropscope.studies.transformer_profile.options import MASKS, PROTOCOLS, Options, Plan
+from dropscope.studies.transformer_profile.presets import PRESETS
+from dropscope.studies.transformer_profile.published import CHECKPOINTS
+from dropscope.studies.transformer_profile.report import Report
+from dropscope.studies.transformer_profile.store import ModelParts
+from dropscope.studies.transformer_profile.tokens import Encoded, encode
 from support import tiny_checkpoints as tiny
 from support import zoo
+from support.errors import refused
 
 pytest.importorskip("transformers")
-pytest.importorskip("lightning")
 
 CPU = torch.device("cpu")
+SMOKE: dict[str, Any] = {"preset": "smoke", "device": "cpu", "progress": False}
 _BASELINE = CONFIGURATIONS[1]
 
 
@@ -55,35 +64,34 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """For studies whose tables matter here: drawing figures takes most of the time of a small one."""
-    monkeypatch.setattr(reports, "write_reports", lambda out: [])
-    monkeypatch.setattr(reports, "summary_paragraphs", lambda out: [])
+    monkeypatch.setattr(study, "write_report", lambda plan, models: Report({}, (), ()))
 
 
-def asked(folder: Path, *models: str, **options: Any) -> Study:
+def planned(folder: Path, out: Path, *models: str, **options: Any) -> Plan:
     names = [str(folder / model) if (folder / model).is_dir() else model for model in models]
     files = {"squad": folder / "squad.json", "hellaswag": folder / "hellaswag.jsonl"}
-    return prepare(names, **files, preset="smoke", **options)
+    return study.plan(Options(names, **files, **SMOKE, out=out, **options))
 
 
-def described(path: Path) -> Described:
-    found, missing = describe([str(path)])
+def checkpoint_of(path: Path) -> Checkpoint:
+    found, missing = read_checkpoints([str(path)])
     assert not missing
     return found[str(path)]
 
 
 def encoded(folder: Path, family: str, split: str = "test") -> Encoded:
     items = two_domains(folder / "squad.json", folder / "hellaswag.jsonl", 80)
-    found, remarks = encode(described(folder / family), items.side(split))
+    found, remarks = encode(checkpoint_of(folder / family), items.side(split))
     assert remarks == []
     return found
 
 
 def ready(folder: Path, family: str) -> Bench:
-    return bench(load(described(folder / family), 2, 0), encoded(folder, family), CPU)
+    return bench(load_network(checkpoint_of(folder / family), 2, 0), encoded(folder, family), CPU)
 
 
 def placement(on: Bench, mode: str = "config", number: int = 1) -> Placement:
-    reached = reach(on.model, on.example, on.site_map) if mode == "config" else None
+    reached = config_reach(on.model, on.example, on.site_map) if mode == "config" else None
     return placement_of(CONFIGURATIONS[number], mode, reached)
 
 
@@ -94,22 +102,22 @@ def placement(on: Bench, mode: str = "config", number: int = 1) -> Placement:
 def whole(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> study.Outcome:
     """All nine families, and one that is not there, in the smoke preset."""
     names = [*zoo.FAMILIES, "./not-there"]
-    return study.run(asked(folder, *names), tmp_path_factory.mktemp("out"), "cpu", show=False)
+    return study.run(planned(folder, tmp_path_factory.mktemp("out"), *names))
 
 
 def read(outcome: study.Outcome, name: str) -> pd.DataFrame:
-    return pd.read_parquet(outcome.out / f"{name}.parquet")
+    return pd.read_parquet(outcome.folder / f"{name}.parquet")
 
 
 def test_nine_families_go_through_and_one_that_is_not_there_is_said(whole: study.Outcome, folder: Path) -> None:
-    models = whole.models.set_index("model")
+    models = whole.tables["models"].set_index("model")
     assert models.status.tolist() == ["ok"] * 9 + ["skipped"]
-    assert "it cannot be had" in models.reason["./not-there"]
+    assert "it cannot be loaded" in models.reason["./not-there"]
     assert models.kind[[str(folder / family) for family in zoo.DECODERS]].tolist() == ["decoder", "decoder"]
     assert (models.parameters[:9] > 1000).all()
     assert (models.seconds_training[:9] > 0).all()
-    text = (whole.out / "summary.md").read_text()
-    assert "./not-there: it cannot be had" in text
+    text = (whole.folder / "summary.md").read_text()
+    assert "./not-there: it cannot be loaded" in text
     assert f"{folder / 'gpt-neo'}: " in text
     assert whole.claims
     assert "## Recommendations" in text
@@ -158,7 +166,7 @@ def test_every_evaluation_carries_its_audit(whole: study.Outcome) -> None:
 
 def test_albert_and_gpt_neo_are_handled_and_said(whole: study.Outcome, folder: Path) -> None:
     """ALBERT's head dropout is off in the deterministic configuration; GPT-Neo's fields, all 0, are switched on."""
-    remarks = whole.models.set_index("model").remarks
+    remarks = whole.tables["models"].set_index("model").remarks
     assert "keeps its rate 0.1; off in deterministic" in remarks[str(folder / "albert")]
     assert "dropout that is never called" in remarks[str(folder / "albert")]
     assert "every dropout field of the checkpoint is 0" in remarks[str(folder / "gpt-neo")]
@@ -184,25 +192,23 @@ def test_what_is_there_is_not_done_again(whole: study.Outcome, folder: Path, mon
     """Killed after some parts, a rerun does what is missing alone and ends with the same numbers."""
     before = {name: read(whole, name) for name in ("passes", "items", "audits", "sensitivity")}
     done: list[str] = []
-    gone = next((whole.out / "parts").glob("*electra*")) / "high_ffn" / "configuration.json"
+    gone = next((whole.folder / "parts").glob("*electra*")) / "high_ffn" / "configuration.json"
     gone.unlink()
-    monkeypatch.setattr(finetune, "fit", lambda *a, **k: pytest.fail("trained again"))
-    monkeypatch.setattr(profile, "evaluate", lambda on, p, *a: (done.append(str(p)), evaluate(on, p, *a))[1])
-    again = study.run(asked(folder, *zoo.FAMILIES, "./not-there"), whole.out, "cpu", show=False)
+    monkeypatch.setattr(fine_tuning, "fit", lambda *a, **k: pytest.fail("trained again"))
+    monkeypatch.setattr(networks, "evaluate", lambda on, p, *a: (done.append(str(p)), evaluate(on, p, *a))[1])
+    again = study.run(planned(folder, whole.folder, *zoo.FAMILIES, "./not-there"))
     assert len(done) == 1
     for name, table in before.items():
         pd.testing.assert_frame_equal(read(again, name), table)
-    with pytest.raises(BadInput, match="a folder holds one study"):
-        study.run(asked(folder, "bert", learning_rate=1e-4), whole.out, "cpu")
+    with refused("out") as caught:
+        study.run(planned(folder, whole.folder, "bert", learning_rate=1e-4))
+    assert "learning_rate" in caught.value.received
 
 
 @pytest.mark.usefixtures("no_reports")
-@pytest.mark.slow
 def test_components_per_configuration_and_masks_per_pass(folder: Path, tmp_path: Path) -> None:
-    done = study.run(
-        asked(folder, "bert", "albert", rates="component", train="per_configuration", masks="per_pass"),
-        tmp_path, "cpu", show=False,
-    )  # fmt: skip
+    options = {"rates": "component", "train": "per_configuration", "masks": "per_pass"}
+    done = study.run(planned(folder, tmp_path, "bert", "albert", **options))
     configurations = read(done, "configurations").set_index(["model", "configuration"])
     assert configurations.placement[str(folder / "bert"), "high_attention"] == "attention=0.6,ffn=0.1"
     assert set(configurations.masks) == {"per_pass"}
@@ -214,11 +220,11 @@ def test_components_per_configuration_and_masks_per_pass(folder: Path, tmp_path:
 
 def test_a_network_built_without_dropout_says_nothing_of_its_checkpoint(folder: Path) -> None:
     """Trained for the deterministic configuration, its fields are 0; those of the checkpoint are not."""
-    silent = load(described(folder / "bert"), 2, 0, {"attention": 0.0, "hidden": 0.0, "head": 0.0}).eval()
+    silent = load_network(checkpoint_of(folder / "bert"), 2, 0, {"attention": 0.0, "hidden": 0.0, "head": 0.0}).eval()
     on = bench(silent, ready(folder, "bert").encoded, CPU)
     said = "every dropout field of the checkpoint is 0"
-    assert any(said in text for text in reach(on.model, on.example, on.site_map).remarks)
-    assert not any(said in text for text in reach(on.model, on.example, on.site_map, as_it_came=False).remarks)
+    assert any(said in text for text in config_reach(on.model, on.example, on.site_map).remarks)
+    assert not any(said in text for text in config_reach(on.model, on.example, on.site_map, as_it_came=False).remarks)
 
 
 @pytest.mark.usefixtures("no_reports")
@@ -226,18 +232,18 @@ def test_a_checkpoint_of_several_labels_a_text_is_skipped(tmp_path: Path) -> Non
     path = tiny.checkpoint(tmp_path / "mine", "bert", classes=2, problem_type="multi_label_classification")
     rows = [{"text": tiny.sentence(i), "label": i % 2} for i in range(30)]
     pd.DataFrame(rows).to_csv(tmp_path / "own.csv", index=False)
-    asked_of = prepare([str(path)], data=tmp_path / "own.csv", preset="smoke", train="none")
-    with pytest.raises(BadInput, match="several labels a text"):
-        study.run(asked_of, tmp_path / "out", "cpu")
+    options = Options([str(path)], data=tmp_path / "own.csv", train="none", out=tmp_path / "out", **SMOKE)
+    with refused("train") as caught:
+        study.run(study.plan(options))
+    assert caught.value.received == "several labels a text"
 
 
 @pytest.mark.usefixtures("no_reports")
 def test_a_labelled_file_of_three_classes_with_groups_of_its_own(folder: Path, tmp_path: Path) -> None:
     rows = [{"text": tiny.sentence(i, 3 + i % 9), "label": "abc"[i % 3], "group": f"g{i % 2}"} for i in range(60)]
     pd.DataFrame(rows).to_csv(tmp_path / "own.csv", index=False)
-    done = study.run(
-        prepare([str(folder / "gpt2")], data=tmp_path / "own.csv", preset="smoke"), tmp_path / "out", "cpu"
-    )
+    options = Options([str(folder / "gpt2")], data=tmp_path / "own.csv", out=tmp_path / "out", **SMOKE)
+    done = study.run(study.plan(options))
     assert set(read(done, "passes").group) == {"overall", "g0", "g1"}
     assert read(done, "items").probability.map(len).eq(3).all()
 
@@ -249,14 +255,15 @@ def test_a_checkpoint_that_comes_trained_is_not_trained(folder: Path, tmp_path: 
                            label2id={"c": 0, "a": 1, "b": 2})  # fmt: skip
     rows = [{"text": tiny.sentence(i), "label": "abc"[i % 3]} for i in range(30)]
     pd.DataFrame(rows).to_csv(tmp_path / "own.csv", index=False)
-    models = [str(path), str(folder / "bert")]
-    done = study.run(prepare(models, data=tmp_path / "own.csv", preset="smoke", train="none"), tmp_path / "out", "cpu")
-    assert done.models.status.tolist() == ["ok", "skipped"]
-    assert "labels are classes of the checkpoint" in done.models.reason[1]
+    names = [str(path), str(folder / "bert")]
+    options = Options(names, data=tmp_path / "own.csv", train="none", out=tmp_path / "out", **SMOKE)
+    done = study.run(study.plan(options))
+    assert done.tables["models"].status.tolist() == ["ok", "skipped"]
+    assert "['a', 'b', 'c']" in done.tables["models"].reason[1]
     items = read(done, "items")
     assert items[items.configuration == "baseline"].label.tolist() == [(1, 2, 0)[i % 3] for i in range(30)]
-    plain = load(described(path), 3, 0)
-    whole_text = described(path).tokenizer([row["text"] for row in rows], padding=True, return_tensors="pt")
+    plain = load_network(checkpoint_of(path), 3, 0)
+    whole_text = checkpoint_of(path).tokenizer([row["text"] for row in rows], padding=True, return_tensors="pt")
     with torch.no_grad():
         logits = plain(input_ids=whole_text["input_ids"], attention_mask=whole_text["attention_mask"]).logits
     assert items[items.configuration == "deterministic"].prediction.tolist() == logits.argmax(1).tolist()
@@ -270,20 +277,20 @@ def test_config_mode_is_what_a_model_built_with_these_rates_has(folder: Path, fa
     """Against `own` of a model really built from the changed config, the paper's way, head included."""
     on = ready(folder, family)
     built = type(on.model)(with_rates(on.model.config, attention=0.6, hidden=0.1)).eval()
-    wanted = resolve(Placement.parse("own"), examine(built, (), on.example))
+    wanted = resolve(Placement.parse("own"), examine(built, on.example))
     assert resolve(placement(on, "config", 2), on.site_map) == wanted
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt-neo", "distilbert", "deberta-v2"])
-def test_a_family_without_known_fields_is_told_by_what_its_dropouts_serve(
+def test_dropouts_of_a_family_without_known_fields_follow_what_they_serve(
     folder: Path, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on = ready(folder, family)
     known = placement(on, "config", 3)
     monkeypatch.delitem(FIELDS, on.model.config.model_type)
     body = [term for term in known.terms if term.name not in ("dropout", "pooler.dropout")]
-    told = [term for term in placement(on, "config", 3).terms if term.name not in ("dropout", "pooler.dropout")]
-    assert told == body
+    guessed = [term for term in placement(on, "config", 3).terms if term.name not in ("dropout", "pooler.dropout")]
+    assert guessed == body
 
 
 def test_component_mode_reaches_attention_weights_and_feed_forward_blocks_alone(folder: Path) -> None:
@@ -313,16 +320,17 @@ def test_the_study_names_the_papers_checkpoints() -> None:
 def test_folded_passes_equal_the_plain_loop(
     folder: Path, family: str, mode: str, masks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passes, "_CPU_TOKENS", 300)  # some passes of a batch at a time, not all
+    monkeypatch.setattr(loop, "_CPU_TOKENS", 300)  # some passes of a batch at a time, not all
     on = ready(folder, family)
     chosen = placement(on, mode, 4)
     found = torch.full((7, len(on.encoded.tokens), 2), torch.nan)
-    live = resolve(chosen, on.site_map)
-    chunks = 0
-    for batch, first, p in passes.probabilities_of_passes(on.model, on.site_map, live, on.batches, 7, masks, 3):
-        found[first : first + len(p), batch.rows] = p
-        chunks += 1
-    assert chunks > len(on.batches)
+    engine, chunks = on.engine(chosen, 7, masks, 3), 0
+    batches = engine.session.data.batches
+    for batch in batches:
+        for block in engine.samples(0, batch, range(7)):
+            found[block.first : block.first + len(block.probabilities), batch.rows] = block.probabilities
+            chunks += 1
+    assert chunks > len(batches)
     everything = on.encoded.inputs(range(len(on.encoded.tokens)))
     slow = ds.sample(on.model, chosen, everything, 7, seed=3, engine="reference", masks=masks,
                      ids=list(on.encoded.table.item))  # fmt: skip
@@ -351,30 +359,30 @@ def test_an_evaluation_is_what_its_passes_say(folder: Path) -> None:
     assert np.allclose(found.items.bald, entropy + (p * np.log(p)).sum(-1).mean(0), atol=1e-5)
 
 
-def test_in_bf16_a_twin_runs_and_its_difference_is_measured(folder: Path) -> None:
+def test_in_bf16_a_shadow_runs_and_its_difference_is_measured(folder: Path) -> None:
     exact = ready(folder, "bert")
     on = bench(exact.model, exact.encoded, CPU, "bf16")
-    assert next(on.running.parameters()).dtype == torch.bfloat16
+    assert next(on.session.running.parameters()).dtype == torch.bfloat16
     assert next(on.model.parameters()).dtype == torch.float32
     found = evaluate(on, placement(on), 4)
     mean, largest = found.difference
     assert 0 < mean <= largest < 0.05
     assert evaluate(exact, placement(exact), 4).difference == (0.0, 0.0)
     # The masks are the same: rounding moves a probability less than another mask does.
+    engines = on.engine(placement(on), 1, "per_example", 0), exact.engine(placement(exact), 1, "per_example", 1)
     one, other = (
-        torch.cat(
-            [p.flatten() for _, _, p in passes.probabilities_of_passes(net, on.site_map, live, on.batches, 1, seed=s)]
-        )
-        for net, live, s in (
-            (on.running, resolve(placement(on), on.site_map), 0),
-            (on.model, resolve(placement(on), on.site_map), 1),
-        )
-    )
+        torch.cat([
+            block.probabilities.flatten()
+            for batch in engine.session.data.batches
+            for block in engine.samples(0, batch, range(1))
+        ])
+        for engine in engines
+    )  # fmt: skip
     assert float((one - other).abs().mean()) > 3 * mean
 
 
 def test_what_bf16_changes_is_said_once(tmp_path: Path) -> None:
-    parts = Parts(tmp_path, "mine")
+    parts = ModelParts(tmp_path, "mine")
     tables = {name: pd.DataFrame({"nothing": []}) for name in ("passes", "items", "audits")}
     for configuration, mean, largest in (("deterministic", 0.0001, 0.031), ("baseline", 0.0004, 0.002)):
         row = {"configuration": configuration, "precision": "bf16", "remarks": ["heard"]}
@@ -399,7 +407,9 @@ def test_a_model_that_stays_random_is_refused(folder: Path, monkeypatch: pytest.
 
 def test_one_site_at_a_time_equals_its_own_evaluation(folder: Path) -> None:
     on = ready(folder, "distilbert")
-    table = sensitivity(on, 0.6, 4, seed=1).query("layer == 1 and component == 'attention' and group == 'reasoning'")
+    table = sensitivity_map(on, 0.6, 4, seed=1).query(
+        "layer == 1 and component == 'attention' and group == 'reasoning'"
+    )
     alone = evaluate(on, Placement.parse("distilbert.transformer.layer.1.attention#0@weights=0.6"), 4, seed=1).passes
     values = alone[alone.group == "reasoning"].accuracy
     assert table.accuracy.item() == values.mean()
@@ -413,17 +423,17 @@ def test_batches_are_sorted_whole_and_waste_little() -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 200, 300)
     tokens = tuple(torch.ones(int(length), dtype=torch.int64) for length in lengths)
-    table = pd.DataFrame({"item": range(300), "label": 0})
-    found = Encoded(table, tokens, 0, torch.arange(300))
+    table = pd.DataFrame({"item": range(300), "context": range(300), "label": 0})
+    found = Encoded(table, tokens, 0, torch.arange(300)).data()
     for at_most in (1, 7, 64):
-        batches = length_sorted(found, lambda length, most=at_most: most)
-        assert sorted(torch.cat([batch.rows for batch in batches]).tolist()) == list(range(300))
-        assert max(batch.n for batch in batches) <= at_most
-        for batch in batches:
-            assert batch.length == int(lengths[batch.rows].max())
-        computed = sum(batch.n * batch.length for batch in batches)
-        assert padding(batches) == pytest.approx(1 - lengths.sum() / computed)
-        assert padding(batches) <= WASTE
+        data = found.length_sorted(lambda length, most=at_most: most)
+        assert sorted(torch.cat([batch.rows for batch in data.batches]).tolist()) == list(range(300))
+        assert max(batch.n for batch in data.batches) <= at_most
+        widths = [batch.call.kwargs["input_ids"].shape[1] for batch in data.batches]
+        assert widths == [int(lengths[batch.rows].max()) for batch in data.batches]
+        computed = sum(batch.n * width for batch, width in zip(data.batches, widths, strict=True))
+        assert data.padding == pytest.approx(1 - lengths.sum() / computed)
+        assert data.padding <= PADDING
 
 
 def test_no_fewer_batches_waste_as_little() -> None:
@@ -431,17 +441,15 @@ def test_no_fewer_batches_waste_as_little() -> None:
     for _ in range(5):
         lengths = rng.integers(1, 40, 12)
         tokens = tuple(torch.ones(int(length), dtype=torch.int64) for length in lengths)
-        table = pd.DataFrame({"item": range(12), "label": 0})
-        count, rising = (
-            len(length_sorted(Encoded(table, tokens, 0, torch.arange(12)), lambda length: 12)),
-            np.sort(lengths),
-        )
+        table = pd.DataFrame({"item": range(12), "context": range(12), "label": 0})
+        sorted_data = Encoded(table, tokens, 0, torch.arange(12)).data().length_sorted(lambda length: 12)
+        count, rising = len(sorted_data.batches), np.sort(lengths)
         fewer = [
             sum(len(piece) * piece[-1] for piece in np.split(rising, list(cut)))
             for pieces in range(1, count)
             for cut in itertools.combinations(range(1, 12), pieces - 1)
         ]
-        assert all(1 - lengths.sum() / computed > WASTE for computed in fewer)
+        assert all(1 - lengths.sum() / computed > PADDING for computed in fewer)
 
 
 def long_items(folder: Path, words: int, contexts: int) -> pd.DataFrame:
@@ -453,19 +461,20 @@ def long_items(folder: Path, words: int, contexts: int) -> pd.DataFrame:
 
 
 def test_a_text_longer_than_the_model_takes_is_counted_and_left_out_with_its_pair(folder: Path) -> None:
-    model = described(folder / "roberta")
+    model = checkpoint_of(folder / "roberta")
     assert model.longest == tiny.LONGEST
     at_the_limit, remarks = encode(model, long_items(folder, tiny.LONGEST, 1))
     assert (len(at_the_limit.tokens), remarks) == (16, [])
-    load(model, 2, 0)(**at_the_limit.inputs([0]))
+    load_network(model, 2, 0)(**at_the_limit.inputs([0]))
     kept, remarks = encode(model, long_items(folder, tiny.LONGEST + 1, 1))
     assert len(kept.tokens) == len(kept.table) == 14
     assert remarks == ["2 of 16 items (1 contexts) left out: texts longer than 64 tokens"]
     cut, remarks = encode(model, long_items(folder, tiny.LONGEST + 1, 1), "cut")
     assert max(map(len, cut.tokens)) == tiny.LONGEST
     assert remarks == ["1 of 16 texts were cut to 64 tokens"]
-    with pytest.raises(BadInput, match="in group 'memory'"):
+    with refused("long_texts") as caught:
         encode(model, long_items(folder, tiny.LONGEST + 1, 4))
+    assert "'memory'" in caught.value.received
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -474,41 +483,43 @@ def test_a_text_longer_than_the_model_takes_is_counted_and_left_out_with_its_pai
 def test_training_learns_and_is_not_repeated(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"item": str(i), "context": str(i), "group": "all", "label": i % 2, "split": "train",
              "text": f"{tiny.sentence(i, 4)} {'Question' if i % 2 else 'Answer'}"} for i in range(64)]  # fmt: skip
-    model = described(folder / "bert")
+    model = checkpoint_of(folder / "bert")
     train, _ = encode(model, pd.DataFrame(rows))
     state = torch.get_rng_state()
-    net = fine_tuned(tmp_path / "w.safetensors", model, train, 2, Tuning(5e-3, 8), {}, 0, CPU, show=False)
+    training = Training(model, train, 2, Tuning(5e-3, 8), 0, CPU)
+    net = fine_tune(tmp_path / "w.safetensors", training, {}, show=False)
     assert torch.equal(state, torch.get_rng_state())
     with torch.no_grad():
         assert (net(**train.inputs(range(64))).logits.argmax(1) == train.labels).float().mean() > 0.95
-    monkeypatch.setattr(finetune, "fit", lambda *a, **k: pytest.fail("trained again"))
-    again = fine_tuned(tmp_path / "w.safetensors", model, train, 2, Tuning(5e-3, 8), {}, 0, CPU, show=False)
+    monkeypatch.setattr(fine_tuning, "fit", lambda *a, **k: pytest.fail("trained again"))
+    again = fine_tune(tmp_path / "w.safetensors", training, {}, show=False)
     assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), again.state_dict().values(), strict=True))
-    with pytest.raises(BadInput, match="learning_rate"):
-        fine_tuned(tmp_path / "w.safetensors", model, train, 2, Tuning(1e-3, 8), {}, 0, CPU, show=False)
+    with refused("out") as caught:
+        fine_tune(tmp_path / "w.safetensors", replace(training, tuning=Tuning(1e-3, 8)), {}, show=False)
+    assert "learning_rate" in caught.value.received
 
 
 def test_the_recipe_is_the_papers() -> None:
-    recipe = finetune.recipe(Tuning(), CPU)
+    recipe = fine_tuning.recipe(Tuning(), CPU)
     optimizer = recipe.optimizer([torch.nn.Parameter(torch.zeros(1))])
     assert isinstance(optimizer, torch.optim.AdamW)
     assert optimizer.defaults["lr"] == 2e-5
     assert (recipe.epochs, recipe.clip, recipe.precision) == (5, 1.0, "32-true")
-    assert finetune.recipe(Tuning(), torch.device("cuda")).precision == "16-mixed"
+    assert fine_tuning.recipe(Tuning(), torch.device("cuda")).precision == "16-mixed"
     assert [recipe.score(torch.nn.Identity()) for _ in range(3)] == [0, 1, 2]  # later is better: the last is kept
 
 
 def test_a_network_for_the_deterministic_configuration_is_trained_without_any_dropout(
     folder: Path, tmp_path: Path
 ) -> None:
-    model, train = described(folder / "albert"), encoded(folder, "albert", "train")
-    net = fine_tuned(tmp_path / "w.safetensors", model, train, 2, Tuning(2e-5, 1), {}, 0, CPU, CONFIGURATIONS[0],
-                     show=False)  # fmt: skip
-    own = examine(net, (), train.inputs(range(2))).own
+    model, train = checkpoint_of(folder / "albert"), encoded(folder, "albert", "train")
+    training = Training(model, train, 2, Tuning(2e-5, 1), 0, CPU, CONFIGURATIONS[0])
+    net = fine_tune(tmp_path / "w.safetensors", training, {}, show=False)
+    own = examine(net, Call.of(train.inputs(range(2)))).own
     assert {found.rate for found in own.values()} == {0.0}
-    noisy = fine_tuned(tmp_path / "v.safetensors", model, train, 2, Tuning(2e-5, 1), {}, 0, CPU, CONFIGURATIONS[3],
-                       show=False)  # fmt: skip
-    assert {found.rate for found in examine(noisy, (), train.inputs(range(2))).own.values()} == {0.1, 0.6}
+    other = replace(training, configuration=CONFIGURATIONS[3])
+    noisy = fine_tune(tmp_path / "v.safetensors", other, {}, show=False)
+    assert {found.rate for found in examine(noisy, Call.of(train.inputs(range(2)))).own.values()} == {0.1, 0.6}
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -516,9 +527,9 @@ def test_a_network_for_the_deterministic_configuration_is_trained_without_any_dr
 
 def test_a_tokenizer_without_pad_or_end_token_is_skipped_with_the_reason(folder: Path, tmp_path: Path) -> None:
     path = tiny.checkpoint(tmp_path / "bare", "gpt2", tokenizer="neither")
-    found, missing = describe([str(path), str(folder / "gpt2")])
+    found, missing = read_checkpoints([str(path), str(folder / "gpt2")])
     assert list(found) == [str(folder / "gpt2")]
-    assert "a tokenizer has a padding token" in missing[str(path)]
+    assert "tokenizer.pad_token" in missing[str(path)]
 
 
 def test_an_unknown_name_on_the_hub_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -532,50 +543,52 @@ def test_an_unknown_name_on_the_hub_is_asked_for_once(monkeypatch: pytest.Monkey
         raise OSError("We couldn't connect to the Hub")
 
     monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", absent)
-    found, missing = describe(["a/b", "c/d"])
+    found, missing = read_checkpoints(["a/b", "c/d"])
     assert not found
     assert all("couldn't connect" in reason for reason in missing.values())
     assert asked_for == [("a/b", True), ("a/b", False), ("c/d", True)]
 
 
 def test_a_study_without_any_model_is_an_error(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="at least one model can be had"):
-        study.run(asked(folder, "./nowhere"), tmp_path, "cpu")
+    with refused("models") as caught:
+        study.run(planned(folder, tmp_path, "./nowhere"))
+    assert "./nowhere" in caught.value.received
 
 
 def test_weights_that_would_have_to_be_unpickled_are_refused(folder: Path, tmp_path: Path) -> None:
     path = tiny.checkpoint(tmp_path / "pickled", "bert")
     (path / "model.safetensors").unlink()
     torch.save({"evil": print}, path / "pytorch_model.bin")
-    with pytest.raises(BadInput, match="the weights of a checkpoint can be read"):
-        load(described(path), 2, 0)
-    state = load(described(folder / "bert"), 2, 0).state_dict()
+    with refused(str(path)):
+        load_network(checkpoint_of(path), 2, 0)
+    state = load_network(checkpoint_of(folder / "bert"), 2, 0).state_dict()
     torch.save(state, path / "pytorch_model.bin")
-    read_back = load(described(path), 2, 0).state_dict()
+    read_back = load_network(checkpoint_of(path), 2, 0).state_dict()
     assert all(torch.equal(state[name], read_back[name]) for name in state)
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "about"),
     [
-        ({"preset": "big"}, "--preset"),
-        ({"rates": "confg"}, "did you mean 'config'"),
-        ({"masks": "none"}, "--masks"),
-        ({"train": "twice"}, "--train"),
-        ({"long_texts": "drop"}, "--long-texts"),
-        ({"learning_rate": 2.0}, "--learning-rate"),
-        ({"passes": 0}, "at least one pass"),
-        ({"hellaswag": None}, "both domains"),
-        ({"data": "own.csv"}, "--squad does not go with --data"),
-        ({"text_column": "text"}, "--text-column"),
-        ({"models": ["a", "a"]}, "once each"),
-        ({"models": []}, "--models"),
+        ({"preset": "big"}, "preset"),
+        ({"rates": "confg"}, "rates"),
+        ({"masks": "none"}, "masks"),
+        ({"train": "twice"}, "train"),
+        ({"long_texts": "drop"}, "long_texts"),
+        ({"precision": "fp8"}, "precision"),
+        ({"learning_rate": 2.0}, "learning_rate"),
+        ({"passes": 0}, "passes"),
+        ({"hellaswag": None}, "hellaswag"),
+        ({"data": "own.csv"}, "squad"),
+        ({"text_column": "text"}, "text_column"),
+        ({"models": ["a", "a"]}, "models"),
+        ({"models": []}, "models"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_is(folder: Path, options: dict[str, Any], says: str) -> None:
-    given = {"squad": folder / "squad.json", "hellaswag": folder / "hellaswag.jsonl", "preset": "smoke", **options}
-    with pytest.raises(BadInput, match=says):
-        prepare(given.pop("models", ["x"]), **given)
+def test_what_cannot_be_done_is_said_before_anything_is(folder: Path, options: dict[str, Any], about: str) -> None:
+    files = {"squad": folder / "squad.json", "hellaswag": folder / "hellaswag.jsonl"}
+    with refused(about):
+        study.plan(Options(**{"models": ["x"], **files, **SMOKE, **options}))
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
@@ -589,9 +602,9 @@ def command(folder: Path, *more: str) -> Any:
 @pytest.mark.usefixtures("no_reports")
 def test_the_command_plans_and_runs(folder: Path, tmp_path: Path) -> None:
     models = f"{folder / 'bert'},./nowhere"
-    planned = command(folder, "--models", models, "--out", str(tmp_path / "out"), "--dry-run", "--json")
-    assert planned.exit_code == 0, planned.output
-    plan = json.loads(planned.stdout)
+    dry = command(folder, "--models", models, "--out", str(tmp_path / "out"), "--dry-run", "--json")
+    assert dry.exit_code == 0, dry.output
+    plan = json.loads(dry.stdout)
     assert plan["items"] == {"train": 64, "test": 16}
     assert list(plan["missing"]) == ["./nowhere"]
     assert plan["predictions"] == (4 * 5 + 2) * 16 + 2 * 2 * 2 * 16
@@ -610,7 +623,8 @@ def test_the_command_plans_and_runs(folder: Path, tmp_path: Path) -> None:
 def test_the_command_says_what_is_wrong_in_one_line(folder: Path) -> None:
     done = command(folder, "--models", str(folder / "bert"), "--items", "30")
     assert done.exit_code == 2
-    assert "error: items are a multiple of 20" in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert "--items 40" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -624,7 +638,6 @@ def test_the_commands_choices_are_the_studys() -> None:
         assert {member.value for member in choice} == set(known)
 
 
-@pytest.mark.slow
 def test_the_example_runs(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     example = Path(__file__).parents[3] / "examples" / "transformer_profile.py"
     files = [str(folder / "bert"), str(folder / "squad.json"), str(folder / "hellaswag.jsonl")]

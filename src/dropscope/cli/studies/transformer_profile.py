@@ -1,4 +1,4 @@
-"""`dropscope study transformer-profile`: reads what was asked, runs the study, prints what came of it."""
+"""`dropscope study transformer-profile`: options in, accuracies and claims out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from dropscope.cli.app import AsJson, DryRun, words
 from dropscope.cli.console import print_json, records, stderr, stdout
@@ -68,7 +67,7 @@ def run_transformer_profile(
         Masks, typer.Option(help="Masks of their own for every item, or one per pass.")
     ] = Masks.per_example,
     train: Annotated[
-        Protocol, typer.Option(help="Train once, once per configuration, or not at all (checkpoints come trained).")
+        Protocol, typer.Option(help="Train once, once per configuration, or not at all (the checkpoints are trained).")
     ] = Protocol.once,
     context: Annotated[bool, typer.Option(help="Memory items show the start of their paragraph.")] = True,
     long_texts: Annotated[
@@ -78,7 +77,7 @@ def run_transformer_profile(
         Precision, typer.Option(help="Of the passes; auto is bf16 on a GPU, with its difference to fp32 measured.")
     ] = Precision.auto,
     out: Annotated[
-        str, typer.Option(help="Folder of the results; a killed run is taken up there.")
+        str, typer.Option(help="Folder of the results; a killed run continues there.")
     ] = "transformer-profile",
     device: Annotated[str | None, typer.Option(help="cpu or cuda; the GPU where there is one.")] = None,
     seed: Annotated[int, typer.Option(help="Of items, training and noise.")] = 42,
@@ -86,37 +85,33 @@ def run_transformer_profile(
     as_json: AsJson = False,
 ) -> None:
     """Dropout robustness and cognitive profile of transformers: five configurations, memory against reasoning."""
-    import pandas as pd
+    # Imported here, so that the other commands do not wait for torch.
+    from dropscope.studies.transformer_profile import Options, estimate, plan, run
 
-    from dropscope.device import as_device
-    from dropscope.studies.transformer_profile.plan import prepare
-    from dropscope.studies.transformer_profile.study import planned, run
-
-    where = as_device(device)
-    asked = prepare(
-        None if models is None else words(models),
+    planned = plan(Options(
+        None if models is None else tuple(words(models)),
         squad=squad, hellaswag=hellaswag, data=data, text_column=text_column, label_column=label_column,
         group_column=group_column, preset=preset.value, items=items, passes=passes, learning_rate=learning_rate,
-        rates=rates.value, masks=masks.value, train=train.value, with_context=context, long_texts=long_texts.value,
-        precision=precision.value, seed=seed,
-    )  # fmt: skip
+        rates=rates.value, masks=masks.value, train=train.value, context=context, long_texts=long_texts.value,
+        precision=precision.value, seed=seed, out=out, device=device,
+    ))  # fmt: skip
     if dry_run:
-        plan = {**planned(asked), "device": str(where), "out": out}
-        print_json(plan) if as_json else _print_plan(plan)
+        facts = estimate(planned)
+        print_json(facts) if as_json else _print_plan(facts)
         return
-    outcome = run(asked, out, where)
-    accuracies = pd.read_parquet(outcome.out / "passes.parquet")
+    outcome = run(planned)
+    listed, accuracies = outcome.tables["models"], outcome.tables["passes"]
     if as_json:
         grouped = accuracies.groupby(["model", "configuration", "group"], sort=False).accuracy
         table = grouped.agg(mean="mean", std="std").reset_index()
-        answer = {"out": str(outcome.out), "models": records(outcome.models), "accuracies": records(table)}
+        answer = {"out": str(outcome.folder), "models": records(listed), "accuracies": records(table)}
         print_json({**answer, "claims": [asdict(claim) for claim in outcome.claims]})
         return
     _print_accuracies(accuracies)
-    for row in outcome.models[outcome.models.status == "skipped"].itertuples():
+    for row in listed[listed.status == "skipped"].itertuples():
         stderr().print(f"skipped {row.model}: {row.reason}")
     print_claims(outcome.claims)
-    stdout().print(f"summary: {outcome.out / 'summary.md'}", soft_wrap=True)
+    stdout().print(f"summary: {outcome.folder / 'summary.md'}", soft_wrap=True)
 
 
 def _print_plan(plan: dict[str, Any]) -> None:
@@ -127,6 +122,8 @@ def _print_plan(plan: dict[str, Any]) -> None:
 
 def _print_accuracies(accuracies: pd.DataFrame) -> None:
     """Run-level accuracy of every group, mean ± standard deviation over passes."""
+    from rich.table import Table
+
     grouped = accuracies.groupby(["model", "group", "configuration"], sort=False).accuracy
     cells = {key: f"{values.mean():.3f} ± {values.std():.3f}" for key, values in grouped}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

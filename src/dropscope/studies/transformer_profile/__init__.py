@@ -1,1 +1,7 @@
-"""Study S2: how transformers bear dropout at inference, on recall and on reasoning."""
+"""Study S2: how do transformers take dropout at inference, on recall and on reasoning? Five configurations, audited."""
+
+from dropscope.studies.transformer_profile.options import Options, Plan
+from dropscope.studies.transformer_profile.presets import PRESETS
+from dropscope.studies.transformer_profile.study import Outcome, estimate, plan, run
+
+__all__ = ["PRESETS", "Options", "Outcome", "Plan", "estimate", "plan", "run"]

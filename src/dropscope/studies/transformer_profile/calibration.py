@@ -1,7 +1,7 @@
 """Calibration of every evaluation by group (ECE, Brier, NLL, AURC), and its change from the deterministic pass.
 
-Owns the resampling of contexts, shared by all configurations so that differences are paired. The scores are
-`dropscope.scores`; AURC ranks by predictive entropy, with the labels of the averaged probabilities.
+Owns the resampling of contexts, shared by all configurations so that differences are paired. AURC ranks by predictive
+entropy, with the labels of the averaged probabilities.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dropscope import scores
 from dropscope.analysis import bootstrap, interval, resamples
-from dropscope.studies.transformer_profile.results import PLAIN, Evaluated
+from dropscope.studies.transformer_profile.rows import PLAIN, Evaluations
 
 REPLICATES = 1_000
 _AT_ONCE = 1 << 20  # resampled items handled at once
@@ -36,7 +36,7 @@ CALIBRATION = ("ece", "brier", "nll", "aurc")
 
 
 @dataclass(frozen=True)
-class Replicated:
+class ScoreReplicates:
     """Every score of one evaluation and group: on its items, and on each bootstrap replicate `[replicates]`."""
 
     value: dict[str, float]
@@ -49,10 +49,10 @@ class Replicated:
 Key = tuple[str, str, str]  # model, configuration, group
 
 
-def replicate(e: Evaluated, replicates: int = REPLICATES, seed: int = 0) -> dict[Key, Replicated]:
+def replicate(e: Evaluations, replicates: int = REPLICATES, seed: int = 0) -> dict[Key, ScoreReplicates]:
     """Scores of every evaluation and group. Evaluations on the same contexts share their resamples."""
     drawn: dict[tuple[str, ...], list[Tensor]] = {}
-    found = {}
+    scored = {}
     for model in e.names:
         for configuration in (PLAIN, *e.stochastic):
             if not e.has(model, configuration):
@@ -64,14 +64,14 @@ def replicate(e: Evaluated, replicates: int = REPLICATES, seed: int = 0) -> dict
                     enough = len(set(contexts)) > 1
                     drawn[contexts] = resamples(len(items), contexts, replicates, seed) if enough else []
                 plain = e.outcomes(model, PLAIN, group) if e.has(model, PLAIN) else None
-                found[model, configuration, group] = _scored(_tensors(items, plain), drawn[contexts])
-    return found
+                scored[model, configuration, group] = _scored(_tensors(items, plain), drawn[contexts])
+    return scored
 
 
-def calibration(e: Evaluated, found: Mapping[Key, Replicated]) -> pd.DataFrame:
+def calibration_table(scored: Mapping[Key, ScoreReplicates]) -> pd.DataFrame:
     """A row per evaluation and group: each score with its 95 % interval over contexts."""
     rows = []
-    for (model, configuration, group), one in found.items():
+    for (model, configuration, group), one in scored.items():
         row: dict[str, object] = {"model": model, "configuration": configuration, "group": group}
         for name in CALIBRATION:
             low, high = one.interval(name)
@@ -80,15 +80,15 @@ def calibration(e: Evaluated, found: Mapping[Key, Replicated]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def differences(e: Evaluated, found: Mapping[Key, Replicated]) -> pd.DataFrame:
-    """Each score minus that of the deterministic pass on the same contexts; below 0 is better for all but accuracy."""
+def difference_table(scored: Mapping[Key, ScoreReplicates]) -> pd.DataFrame:
+    """Each score minus that of the deterministic pass on the same contexts; below 0 is better, except for accuracy."""
     rows = []
-    for (model, configuration, group), noisy in found.items():
-        plain = found.get((model, PLAIN, group))
+    for (model, configuration, group), noisy in scored.items():
+        plain = scored.get((model, PLAIN, group))
         if configuration == PLAIN or plain is None:
             continue
         for name in SCORES:
-            low, high = interval(paired(noisy, plain, name))
+            low, high = interval(paired_difference(noisy, plain, name))
             rows.append({
                 "model": model, "configuration": configuration, "group": group, "score": name,
                 "deterministic": plain.value[_rival(name)], "mc": noisy.value[name],
@@ -97,12 +97,12 @@ def differences(e: Evaluated, found: Mapping[Key, Replicated]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def difference(noisy: Replicated, plain: Replicated, name: str) -> float:
+def difference(noisy: ScoreReplicates, plain: ScoreReplicates, name: str) -> float:
     """One score, MC − deterministic."""
     return noisy.value[name] - plain.value[_rival(name)]
 
 
-def paired(noisy: Replicated, plain: Replicated, name: str) -> Tensor:
+def paired_difference(noisy: ScoreReplicates, plain: ScoreReplicates, name: str) -> Tensor:
     """The same on every replicate, `[replicates]`."""
     return noisy.replicates[name] - plain.replicates[_rival(name)]
 
@@ -123,13 +123,13 @@ def _tensors(items: pd.DataFrame, plain: pd.DataFrame | None) -> dict[str, Tenso
     return tensors | {"plain_correct": torch.tensor(right.correct.to_numpy(bool, copy=True))}
 
 
-def _scored(tensors: Mapping[str, Tensor], indices: Sequence[Tensor]) -> Replicated:
+def _scored(tensors: Mapping[str, Tensor], indices: Sequence[Tensor]) -> ScoreReplicates:
     value = {name: float(score(tensors)) for name, score in SCORES.items()}
     if not indices:
-        return Replicated(value, {name: torch.empty(0, dtype=torch.float64) for name in SCORES})
+        return ScoreReplicates(value, {name: torch.empty(0, dtype=torch.float64) for name in SCORES})
 
     def on_resamples(chosen: Tensor) -> dict[str, Tensor]:
         drawn = {name: values[chosen] for name, values in tensors.items()}
         return {name: score(drawn) for name, score in SCORES.items()}
 
-    return Replicated(value, bootstrap(on_resamples, indices, _AT_ONCE))
+    return ScoreReplicates(value, bootstrap(on_resamples, indices, _AT_ONCE))

@@ -1,4 +1,4 @@
-"""The tests of study S2, each p-value with its test's name: within a model over items, between models over models.
+"""Comparisons and tests, each p-value with the name of its test: within a model over items, between models over models.
 
 Owns which values are compared with which. Within a model the replicates are contexts, between models the models;
 passes are never replicates (Cohen's d over passes is printed because the paper's kind of d is, and named so).
@@ -14,7 +14,7 @@ import pandas as pd
 from dropscope.analysis import bootstrap_p, cohens_d, difference_of_means, holm, over_clusters, over_networks, paired_d
 from dropscope.studies.transformer_profile import published
 from dropscope.studies.transformer_profile.levels import pick
-from dropscope.studies.transformer_profile.results import (
+from dropscope.studies.transformer_profile.rows import (
     BASELINE,
     HIGH_ATTENTION,
     HIGH_BOTH,
@@ -22,7 +22,7 @@ from dropscope.studies.transformer_profile.results import (
     MEMORY,
     PLAIN,
     REASONING,
-    Evaluated,
+    Evaluations,
 )
 
 ALPHA = 0.05
@@ -35,7 +35,7 @@ WITHIN_METHODS = {
 }
 
 
-def within_models(e: Evaluated) -> pd.DataFrame:
+def within_models(e: Evaluations) -> pd.DataFrame:
     """Deterministic against each stochastic configuration: share of correct passes minus deterministic correctness.
 
     `difference` is the mean over items (MC − deterministic), `low` and `high` its 95 % interval over contexts. Both
@@ -59,7 +59,7 @@ def within_models(e: Evaluated) -> pd.DataFrame:
     return table
 
 
-def _within(e: Evaluated, model: str, configuration: str, group: str) -> dict[str, object]:
+def _within(e: Evaluations, model: str, configuration: str, group: str) -> dict[str, object]:
     plain, noisy = e.outcomes(model, PLAIN, group), e.outcomes(model, configuration, group)
     difference = noisy.frequency.to_numpy(float) - plain.correct.to_numpy(float)
     contexts = list(noisy.context)
@@ -71,16 +71,16 @@ def _within(e: Evaluated, model: str, configuration: str, group: str) -> dict[st
     }  # fmt: skip
 
 
-def d_over_passes(e: Evaluated, model: str, configuration: str, group: str) -> float:
+def d_over_passes(e: Evaluations, model: str, configuration: str, group: str) -> float:
     """Cohen's d of the passes' accuracies, MC − deterministic; the one deterministic answer stands for as many passes.
 
-    Grows without bound as items are added, whatever the effect: it tells spread over passes, not over items.
+    Grows without bound as items are added, whatever the effect: it measures spread over passes, not over items.
     """
     noisy, plain = e.accuracies(model, configuration, group), e.accuracies(model, PLAIN, group)
     return cohens_d(noisy, np.resize(plain, len(noisy)))
 
 
-def attention_or_ffn(e: Evaluated) -> pd.DataFrame:
+def attention_or_ffn(e: Evaluations) -> pd.DataFrame:
     """Which of the two hurts more: run-level accuracy at high attention minus that at high FFN, paired over items."""
     rows = []
     for model in e.names:
@@ -98,7 +98,7 @@ def attention_or_ffn(e: Evaluated) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def quartiles(e: Evaluated, levels: pd.DataFrame, stability: pd.DataFrame) -> pd.DataFrame:
+def quartiles(e: Evaluations, levels: pd.DataFrame, stability: pd.DataFrame) -> pd.DataFrame:
     """Steadiest against least steady quarter of the models (5 against 5 of 19), on accuracy and never on std.
 
     One test per group at .05/3. Cohen's d is over models. With fewer than four models there are no quarters.
@@ -121,7 +121,7 @@ def quartiles(e: Evaluated, levels: pd.DataFrame, stability: pd.DataFrame) -> pd
     return pd.DataFrame(rows)
 
 
-def kinds(e: Evaluated, levels: pd.DataFrame) -> pd.DataFrame:
+def kinds(e: Evaluations, levels: pd.DataFrame) -> pd.DataFrame:
     """Encoders and decoders at the baseline: mean accuracy per group over models, and the gap of the two domains."""
     about = e.models.set_index("model")
     rows = []
@@ -136,7 +136,7 @@ def kinds(e: Evaluated, levels: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def kind_gap(e: Evaluated, levels: pd.DataFrame) -> dict[str, list[float]]:
+def kind_gap(e: Evaluations, levels: pd.DataFrame) -> dict[str, list[float]]:
     """Δ of every model at the baseline, by kind."""
     about = e.models.set_index("model")
     found: dict[str, list[float]] = {}
@@ -145,7 +145,7 @@ def kind_gap(e: Evaluated, levels: pd.DataFrame) -> dict[str, list[float]]:
     return found
 
 
-def gaps(e: Evaluated, levels: pd.DataFrame, configuration: str | None) -> pd.Series:
+def gaps(e: Evaluations, levels: pd.DataFrame, configuration: str | None) -> pd.Series:
     """Δ_cog by model: mean accuracy on the first domain minus that on the second; empty without two domains."""
     if e.domains is None:
         return pd.Series(dtype=float)
@@ -153,7 +153,7 @@ def gaps(e: Evaluated, levels: pd.DataFrame, configuration: str | None) -> pd.Se
     return first - second
 
 
-def drops(e: Evaluated, levels: pd.DataFrame) -> pd.DataFrame:
+def drops(e: Evaluations, levels: pd.DataFrame) -> pd.DataFrame:
     """Loss of accuracy by group, mean over models (paired), in the paper's three readings and their ratio.
 
     The paper's third pair, 8.7 and 2.3 points, is no difference of any two rows of its table 6; the reading here is
@@ -203,14 +203,14 @@ def family_or_size(stability: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["model", "family", "std", "by_family", "by_size", "difference"])
 
 
-def _profiles(e: Evaluated, levels: pd.DataFrame, members: list[str]) -> dict[str, pd.Series]:
+def _profiles(e: Evaluations, levels: pd.DataFrame, members: list[str]) -> dict[str, pd.Series]:
     found = {group: pick(levels, e.mc, group).reindex(members) for group in e.all_groups}
     if e.domains is not None:
         found["gap"] = gaps(e, levels, e.mc).reindex(members)
     return found
 
 
-def _published_kind(e: Evaluated, kind: str, what: str) -> float:
+def _published_kind(e: Evaluations, kind: str, what: str) -> float:
     values = published.KINDS.get(kind)
     if values is None or e.domains != (MEMORY, REASONING):
         return math.nan

@@ -14,7 +14,7 @@ from typing import Any
 from torch import nn
 
 from dropscope.checks import check_choice
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, Phrase
 from dropscope.injection import FIELDS, SiteMap, examine, resolve, with_rates
 from dropscope.model import Call, random_state_kept
 from dropscope.placement import Placement
@@ -48,14 +48,14 @@ _TELL_ATTENTION, _TELL_HIDDEN = 0.3141592653589793, 0.2718281828459045
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """Which of a model's own dropouts follows which rate: "attention", "ffn", or a number for one with its own."""
+    """Which rate each of a model's own dropouts follows: "attention", "ffn", or a number for one with its own."""
 
     follows: Mapping[Point, str | float]
     remarks: tuple[str, ...]
 
 
-def reach(model: nn.Module, example: Call, site_map: SiteMap, as_it_came: bool = True) -> Reach:
-    """What the config fields of the model's family reach, seen by building it with tell-tale rates.
+def config_reach(model: nn.Module, example: Call, site_map: SiteMap, as_it_came: bool = True) -> Reach:
+    """What the config fields of the model's family reach, found by building a shadow with tell-tale rates.
 
     A head with a field of its own keeps the rate its config gives it. For a family without known fields, what a
     dropout serves decides: attention weights follow the attention rate, the head keeps its own, the rest the FFN rate.
@@ -65,18 +65,18 @@ def reach(model: nn.Module, example: Call, site_map: SiteMap, as_it_came: bool =
     roles = {(site.module, site.call): site.role for site in site_map.sites}
     if config.model_type in FIELDS:
         with random_state_kept():
-            twin = type(model)(with_rates(config, attention=_TELL_ATTENTION, hidden=_TELL_HIDDEN)).eval()
-        twin = twin.to(example.tensors[0].device)
+            shadow = type(model)(with_rates(config, attention=_TELL_ATTENTION, hidden=_TELL_HIDDEN)).eval()
+        shadow = shadow.to(example.tensors[0].device)
         names = {_TELL_ATTENTION: "attention", _TELL_HIDDEN: "ffn"}
-        own = examine(twin, example).own
-        follows: dict[Point, str | float] = {point: names.get(found.rate, found.rate) for point, found in own.items()}
+        own = examine(shadow, example).own
+        follows: dict[Point, str | float] = {point: names.get(each.rate, each.rate) for point, each in own.items()}
     else:
         follows = {}
-        for point, found in site_map.own.items():
+        for point, dropout in site_map.own.items():
             role = roles.get((point.name, point.call))
-            follows[point] = "attention" if role == "attention" else found.rate if role == "head" else "ffn"
+            follows[point] = "attention" if role == "attention" else dropout.rate if role == "head" else "ffn"
     known = config.model_type in FIELDS
-    silent = as_it_came and not any(found.rate > 0 for found in site_map.own.values())
+    silent = as_it_came and not any(dropout.rate > 0 for dropout in site_map.own.values())
     return Reach(follows, tuple(_remarks(follows, roles, site_map, known, silent)))
 
 
@@ -84,21 +84,21 @@ def _remarks(
     follows: Mapping[Point, str | float], roles: Mapping[tuple[str, int], str | None], site_map: SiteMap, known: bool,
     silent: bool,
 ) -> list[str]:  # fmt: skip
-    said = []
+    remarks = []
     if site_map.own and silent:
-        said.append(
+        remarks.append(
             "every dropout field of the checkpoint is 0: left so, its passes would all be alike; here they are set"
         )
     kept = {point.name: rate for point, rate in follows.items() if isinstance(rate, float) and rate > 0}
     for name, rate in kept.items():
         field = " has its own field and" if known else ""
-        said.append(f"the head's dropout {name}{field} keeps its rate {rate:g}; off in deterministic")
+        remarks.append(f"the head's dropout {name}{field} keeps its rate {rate:g}; off in deterministic")
     if "ffn" not in {roles.get((p.name, p.call)) for p, rate in follows.items() if rate == "ffn"}:
-        said.append(
+        remarks.append(
             "no called dropout lies in the feed-forward blocks: in config mode the FFN rate reaches other parts only"
         )
-    said += [f"{name} is a dropout that is never called" for name in site_map.dead]
-    return said
+    remarks += [f"{name} is a dropout that is never called" for name in site_map.dead]
+    return remarks
 
 
 def placement_of(configuration: Configuration, mode: str, reached: Reach | None) -> Placement:
@@ -107,7 +107,7 @@ def placement_of(configuration: Configuration, mode: str, reached: Reach | None)
     >>> print(placement_of(CONFIGURATIONS[2], "component", None), placement_of(CONFIGURATIONS[0], "component", None))
     attention=0.6,ffn=0.1 none
     """
-    check_choice(mode, "--rates", MODES)
+    check_choice(mode, "rates", MODES)
     if configuration.deterministic:
         return Placement.none()
     if mode == "component":
@@ -120,20 +120,19 @@ def placement_of(configuration: Configuration, mode: str, reached: Reach | None)
     }
     live = {address: float(rate) for address, rate in rates.items() if float(rate) > 0}
     if not live:
-        got = f"{configuration.attention:g} / {configuration.ffn:g} reach no dropout"
-        raise BadInput(
-            "a configuration reaches a dropout of the model", configuration.name, got, "write --rates component"
-        )
+        what = f"configuration {configuration.name!r} must reach a dropout of the model"
+        got = Phrase(f"none at {configuration.attention:g} / {configuration.ffn:g}")
+        raise BadInput(what, "rates", got, "write rates='component'")
     return Placement(live, mask="element")
 
 
 def layers_of(site_map: SiteMap) -> list[tuple[int, str, str]]:
     """(layer, component, site) of every attention and feed-forward block in call order, each a site of its own."""
-    found = []
+    layers = []
     for component in ("attention", "ffn"):
         try:
             points = resolve(Placement({component: 0.5}), site_map)
         except BadInput:
-            continue  # a model without attention weights, or without a feed-forward block that is known as one
-        found += [(i, component, f"{p.name}#{p.call}@{p.position}") for i, p in enumerate(points)]
-    return sorted(found)
+            continue  # a model without attention weights, or without a known feed-forward block
+        layers += [(i, component, f"{p.name}#{p.call}@{p.position}") for i, p in enumerate(points)]
+    return sorted(layers)

@@ -1,7 +1,7 @@
 """The two domains as their authors publish them: SQuAD's JSON (memory) and HellaSwag's JSON lines (reasoning).
 
-Owns the official layouts and what an entry must hold; an error names the place in the file. Which entries become
-items, and on which side of the split, is `items.py`'s.
+Owns the official layouts and what an entry must hold; an error names the place in the file. See `items` for which
+entries become items, and on which side of the split.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, Phrase, first_line
+from dropscope.loading import read_json_lines, read_text
 
 ENDINGS = 4
+_SQUAD = "pass SQuAD's official JSON (dev-v1.1.json or train-v1.1.json)"
+_HELLASWAG = "pass HellaSwag's official JSON lines (hellaswag_val.jsonl or hellaswag_train.jsonl)"
 
 
 @dataclass(frozen=True)
@@ -44,104 +47,89 @@ def read_squad(path: Path) -> tuple[list[Question], int]:
 
     Layout: `data[].paragraphs[].{context, qas[].{id, question, answers[].text}}`.
     """
-    layout = "pass SQuAD's official JSON (dev-v1.1.json or train-v1.1.json)"
     try:
-        content = json.loads(_text(path, "--squad"))
-    except json.JSONDecodeError as error:
-        raise BadInput("a SQuAD file is JSON", path.name, str(error), layout) from error
-    found, impossible = [], 0
-    for a, article in enumerate(_list(content, "data", path.name, layout)):
-        for p, paragraph in enumerate(_list(article, "paragraphs", f"{path.name}: data[{a}]", layout)):
+        content = json.loads(read_text(path, "squad"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise BadInput(f"{path.name} must be JSON", "squad", Phrase(first_line(error)), _SQUAD) from error
+    questions, impossible = [], 0
+    for a, article in enumerate(_list(content, "data", path.name, _SQUAD)):
+        for p, paragraph in enumerate(_list(article, "paragraphs", f"{path.name}: data[{a}]", _SQUAD)):
             where = f"{path.name}: data[{a}].paragraphs[{p}]"
-            context = _string(paragraph, "context", where, layout)
-            for q, entry in enumerate(_list(paragraph, "qas", where, layout)):
+            context = _string(paragraph, "context", where, _SQUAD)
+            for q, entry in enumerate(_list(paragraph, "qas", where, _SQUAD)):
                 place = f"{where}.qas[{q}]"
-                question = _string(entry, "question", place, layout)
-                answers = _list(entry, "answers", place, layout)
+                question = _string(entry, "question", place, _SQUAD)
+                answers = _list(entry, "answers", place, _SQUAD)
                 if not answers and entry.get("is_impossible"):
                     impossible += 1
                     continue
-                texts = [_string(answer, "text", f"{place}.answers[{i}]", layout) for i, answer in enumerate(answers)]
+                texts = [_string(answer, "text", f"{place}.answers[{i}]", _SQUAD) for i, answer in enumerate(answers)]
                 if not texts:
-                    raise BadInput("a question has at least one answer", f"'answers' in {place}", answers, layout)
-                name = _string(entry, "id", place, layout)
-                found.append(Question(name, f"{a}-{p}", context, question, tuple(dict.fromkeys(texts))))
-    if not found:
-        raise BadInput("a SQuAD file holds questions", path.name, "none", layout)
-    twice = next((name for name, count in Counter(question.id for question in found).items() if count > 1), None)
+                    raise BadInput(f"'answers' of {place} must hold at least one answer", place, answers, _SQUAD)
+                name = _string(entry, "id", place, _SQUAD)
+                questions.append(Question(name, f"{a}-{p}", context, question, tuple(dict.fromkeys(texts))))
+    if not questions:
+        raise BadInput(f"{path.name} must hold questions", "squad", Phrase("none"), _SQUAD)
+    twice = next((name for name, count in Counter(question.id for question in questions).items() if count > 1), None)
     if twice is not None:
-        raise BadInput("questions have ids of their own", f"'id' of several questions in {path.name}", twice, layout)
-    return found, impossible
+        raise BadInput(f"'id' of every question in {path.name} must be its own", "squad", twice, _SQUAD)
+    return questions, impossible
 
 
 def read_hellaswag(path: Path) -> list[Story]:
     """Every line of a HellaSwag file: `ctx` (or `ctx_a` and `ctx_b`), four `endings`, `label` 0 to 3."""
-    layout = "pass HellaSwag's official JSON lines (hellaswag_val.jsonl or hellaswag_train.jsonl)"
-    found = []
-    for number, line in enumerate(_text(path, "--hellaswag").split("\n"), 1):
-        if not line.strip():
-            continue
+    stories = []
+    for number, entry in read_json_lines(path, "hellaswag"):
         where = f"{path.name}, line {number}"
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise BadInput("a HellaSwag file holds one JSON object per line", where, str(error), layout) from error
-        endings = _list(entry, "endings", where, layout)
+        endings = _list(entry, "endings", where, _HELLASWAG)
         if len(endings) != ENDINGS or not all(isinstance(text, str) and text.strip() for text in endings):
-            rule = f"a story has {ENDINGS} endings, all of them texts"
-            raise BadInput(rule, f"'endings' in {where}", endings, f"give {ENDINGS} endings, or leave the line out")
-        found.append(Story(str(number), _beginning(entry, where, layout), tuple(endings), _gold(entry, where)))
-    if not found:
-        raise BadInput("a HellaSwag file holds stories", path.name, "none", layout)
-    return found
+            what = f"'endings' of {where} must be {ENDINGS} texts"
+            raise BadInput(what, where, endings, f"write {ENDINGS} endings, or leave the line out")
+        stories.append(Story(str(number), _beginning(entry, where), tuple(endings), _gold(entry, where)))
+    if not stories:
+        raise BadInput(f"{path.name} must hold stories", "hellaswag", Phrase("none"), _HELLASWAG)
+    return stories
 
 
-def _beginning(entry: dict[str, Any], where: str, layout: str) -> str:
+def _beginning(entry: dict[str, Any], where: str) -> str:
     if "ctx" in entry or "ctx_a" not in entry:
-        return _string(entry, "ctx", where, layout)
-    return f"{_string(entry, 'ctx_a', where, layout)} {entry.get('ctx_b') or ''}".strip()
+        return _string(entry, "ctx", where, _HELLASWAG)
+    return f"{_string(entry, 'ctx_a', where, _HELLASWAG)} {entry.get('ctx_b') or ''}".strip()
 
 
 def _gold(entry: dict[str, Any], where: str) -> int:
     label = entry.get("label")
     text = str(label).strip() if isinstance(label, int | str) and not isinstance(label, bool) else ""
     if text not in map(str, range(ENDINGS)):
+        what = f"'label' of {where} must be the number of the real ending, 0 to {ENDINGS - 1}"
         remedy = "pass a file with labels (validation or training): the published test file has none"
-        raise BadInput(f"a label is the number of the real ending, 0 to {ENDINGS - 1}", f"'label' in {where}", label,
-                       remedy)  # fmt: skip
+        raise BadInput(what, where, label, remedy)
     return int(text)
-
-
-def _text(path: Path, option: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput("a data file can be read as UTF-8 text", option, str(path), "check the path") from error
 
 
 def _field(entry: Any, name: str, where: str, layout: str) -> Any:
     if not isinstance(entry, dict):
-        raise BadInput(f"an entry with {name!r} is an object", where, type(entry).__name__, layout)
+        raise BadInput(f"{where} must be an object with {name!r}", where, Phrase(type(entry).__name__), layout)
     if name not in entry:
-        raise BadInput(f"an entry has the field {name!r}", f"fields of {where}", sorted(entry), layout)
+        raise BadInput(f"{where} must have the field {name!r}", where, sorted(entry), layout)
     return entry[name]
 
 
 def _list(entry: Any, name: str, where: str, layout: str) -> list[Any]:
     value = _field(entry, name, where, layout)
     if not isinstance(value, list):
-        raise BadInput(f"{name!r} is a list", where, type(value).__name__, layout)
+        raise BadInput(f"{name!r} of {where} must be a list", where, Phrase(type(value).__name__), layout)
     return value
 
 
 def _string(entry: Any, name: str, where: str, layout: str) -> str:
     value = _field(entry, name, where, layout)
     if not isinstance(value, str) or not value.strip():
-        raise BadInput(f"{name!r} is a text", where, value, layout)
+        raise BadInput(f"{name!r} of {where} must be a text", where, value, layout)
     return " ".join(value.split())
 
 
-def paragraphs(questions: list[Question]) -> Iterator[list[Question]]:
+def by_paragraph(questions: list[Question]) -> Iterator[list[Question]]:
     """The questions of each paragraph, in the order of the file."""
     grouped: dict[str, list[Question]] = {}
     for question in questions:

@@ -13,14 +13,14 @@ from matplotlib.lines import Line2D
 from dropscope.report import new_figure
 from dropscope.studies.transformer_profile import published
 from dropscope.studies.transformer_profile.levels import pick
-from dropscope.studies.transformer_profile.results import OVERALL, PLAIN, Evaluated, short
+from dropscope.studies.transformer_profile.rows import OVERALL, PLAIN, Evaluations, short
 from dropscope.studies.transformer_profile.tables import most_degraded
 
 # Okabe and Ito's colours, told apart by everybody; grey for the pass without noise.
 COLOURS = ("0.55", "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442")
 
 
-def bars(e: Evaluated, levels: pd.DataFrame, group: str) -> Figure:
+def bars(e: Evaluations, levels: pd.DataFrame, group: str) -> Figure:
     """Run-level accuracy ± std over passes of the five most degraded models, a bar per configuration."""
     chosen = most_degraded(e, levels)
     configurations = [PLAIN, *e.stochastic]
@@ -41,7 +41,7 @@ def bars(e: Evaluated, levels: pd.DataFrame, group: str) -> Figure:
                           label="published" if configuration == PLAIN else None)  # fmt: skip
     chance = float(levels[levels["group"] == group].chance.max())
     axes.axhline(chance, color="black", linewidth=1, linestyle=":", label=f"chance ({chance:.2f})")
-    axes.set_xticks(range(len(chosen)), [_broken(e.shown[model]) for model in chosen], fontsize=9)
+    axes.set_xticks(range(len(chosen)), [_broken(e.short_names[model]) for model in chosen], fontsize=9)
     axes.set_ylim(0, 1)
     axes.set_ylabel(f"{group} accuracy, mean ± std over passes")
     most = f": the {len(chosen)} models that lose most at {e.mc}" if len(e.names) > 1 else ""
@@ -52,7 +52,7 @@ def bars(e: Evaluated, levels: pd.DataFrame, group: str) -> Figure:
     return figure
 
 
-def sensitivity_map(e: Evaluated, model: str) -> Figure:
+def sensitivity_map(e: Evaluations, model: str) -> Figure:
     """Change of accuracy, in points, when one component of one layer alone gets noise; a panel per group."""
     assert e.sensitivity is not None
     table = e.sensitivity[e.sensitivity.model == model]
@@ -78,12 +78,12 @@ def sensitivity_map(e: Evaluated, model: str) -> Figure:
         axes.set_xticks(range(len(layers)), [str(layer) for layer in layers], fontsize=8)
         axes.set_title(group, fontsize=9, loc="left")
     panels[-1].set_xlabel("layer")
-    figure.suptitle(f"{e.shown[model]}: accuracy with noise in one place alone", fontsize=11)
+    figure.suptitle(f"{e.short_names[model]}: accuracy with noise in one place alone", fontsize=11)
     figure.colorbar(image, ax=list(panels), label="points against one plain pass", fraction=0.05, pad=0.02)
     return figure
 
 
-def _rates(e: Evaluated, configuration: str) -> str:
+def _rates(e: Evaluations, configuration: str) -> str:
     settings = e.configurations[e.configurations.configuration == configuration]
     name = configuration.replace("_", " ")
     return f"{name} {settings.attention_rate.iloc[0]:g}/{settings.ffn_rate.iloc[0]:g}" if len(settings) else name

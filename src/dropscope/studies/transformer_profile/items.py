@@ -1,7 +1,7 @@
 """The items of the study: true or false statements of two domains, or any labelled file with groups of its own.
 
-Owns pairing, balance and the split: both items made from one context lie on one side of it. What the official files
-look like is `domains.py`'s; tokens come later. The same files and seed give the same table, everywhere.
+Owns pairing, balance and the split: both items made from one context lie on one side of it. See `domains` for the
+official files and `tokens` for tokens. The same files and seed give the same table, everywhere.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 
 from dropscope.atomic import atomic_write
-from dropscope.errors import BadInput, nearest
-from dropscope.loading import read_table
-from dropscope.studies.transformer_profile.domains import Question, Story, paragraphs, read_hellaswag, read_squad
+from dropscope.errors import BadInput, Phrase
+from dropscope.loading import column_texts, empty_cell, find_column, read_table
+from dropscope.studies.transformer_profile.domains import Question, Story, by_paragraph, read_hellaswag, read_squad
 
 COLUMNS = ("item", "context", "group", "label", "split", "text")
 SPLITS = ("train", "test")
@@ -57,28 +57,29 @@ def two_domains(squad: Path, hellaswag: Path, items: int = 1000, seed: int = 42,
     HellaSwag beginning with the real ending, and with one of the others. A context gives two items, and is used once.
     """
     if not isinstance(items, int) or items < _STEP or items % _STEP:
-        rule = f"items are a multiple of {_STEP}: two domains, two labels, and an exact fifth to test on"
-        raise BadInput(rule, "--items", items, f"write --items {max(_STEP, round(int(items) / _STEP) * _STEP)}")
+        what = f"items must be a multiple of {_STEP} (two domains, two labels, and an exact fifth to test on)"
+        raise BadInput(what, "items", items, f"write items={max(_STEP, round(int(items) / _STEP) * _STEP)}")
     questions, impossible = read_squad(squad)
     stories = read_hellaswag(hellaswag)
-    chosen, said = _one_per_paragraph(questions, seed)
-    told, repeated = _distinct_stories(stories)
+    usable, remarks_on_length = _one_per_paragraph(questions, seed)
+    distinct, repeated = _distinct_stories(stories)
     pairs = items // 4
-    for option, path, there in (("--squad", squad, len(chosen)), ("--hellaswag", hellaswag, len(told))):
-        if there < pairs:
-            most = 4 * min(len(chosen), len(told)) // _STEP * _STEP
-            got = f"{there} usable contexts in {Path(path).name} for {pairs} pairs"
-            raise BadInput("every pair of items has a context of its own", option, got, f"write --items {most} or less")
-    drawn_questions = [chosen[i] for i in _rng(seed, "memory").permutation(len(chosen))[:pairs]]
-    drawn_stories = [told[i] for i in _rng(seed, "reasoning").permutation(len(told))[:pairs]]
+    for name, path, contexts in (("squad", squad, len(usable)), ("hellaswag", hellaswag, len(distinct))):
+        if contexts < pairs:
+            most = 4 * min(len(usable), len(distinct)) // _STEP * _STEP
+            what = f"{name} must hold a context of its own for every pair of items"
+            got = Phrase(f"{contexts} usable contexts in {Path(path).name} for {pairs} pairs")
+            raise BadInput(what, name, got, f"write items={most} or less")
+    drawn_questions = [usable[i] for i in _rng(seed, "memory").permutation(len(usable))[:pairs]]
+    drawn_stories = [distinct[i] for i in _rng(seed, "reasoning").permutation(len(distinct))[:pairs]]
     rows: list[dict[str, Any]] = []
-    for split, some in _fifth(pairs):
-        rows += _memory(drawn_questions[some], split, seed, with_context)
-        rows += _reasoning(drawn_stories[some], split, seed)
+    for split, chosen in _fifth(pairs):
+        rows += _memory(drawn_questions[chosen], split, seed, with_context)
+        rows += _reasoning(drawn_stories[chosen], split, seed)
     inside = sum(q.answers[0].casefold() in q.context[:_LETTERS].casefold() for q in drawn_questions)
     remarks = [
         *([f"{impossible} SQuAD questions have no answer and were left out"] if impossible else []),
-        *said,
+        *remarks_on_length,
         *(
             [f"{repeated} HellaSwag stories repeat a beginning or hold no wrong ending, and were left out"]
             * bool(repeated)
@@ -92,7 +93,7 @@ def two_domains(squad: Path, hellaswag: Path, items: int = 1000, seed: int = 42,
     return Items(pd.DataFrame(rows, columns=list(COLUMNS)), _TRUE_FALSE, tuple(remarks))
 
 
-def labelled(
+def read_items(
     path: Path,
     text_column: str | None = None,
     label_column: str | None = None,
@@ -107,37 +108,34 @@ def labelled(
     is. Without `train`, every row is for the test.
     """
     table = read_table(path)
-    texts = _filled(table, _column(table, text_column, "text", "--text-column", path), path)
-    values = _filled(table, _column(table, label_column, "label", "--label-column", path), path)
+    texts = column_texts(table, find_column(table, path, text_column, ("text",), "text_column"), path)
+    values = column_texts(table, find_column(table, path, label_column, ("label",), "label_column"), path)
     group = "group" if group_column is None and "group" in table.columns else group_column
-    groups = (
-        ["all"] * len(table)
-        if group is None
-        else _filled(table, _column(table, group, group, "--group-column", path), path)
-    )
+    groups = ["all"] * len(table)
+    if group is not None:
+        groups = column_texts(table, find_column(table, path, group, (), "group_column"), path)
     first = {text: str(i) for i, text in reversed(list(enumerate(texts)))}
-    contexts = _filled(table, "context", path) if "context" in table.columns else [first[text] for text in texts]
+    contexts = column_texts(table, "context", path) if "context" in table.columns else [first[text] for text in texts]
     if "overall" in groups:
-        raise BadInput("'overall' stands for all groups together", "a group", "overall", "give that group another name")
+        what = "group must not be 'overall', which stands for all groups together"
+        raise BadInput(what, "group", "overall", "give that group another name")
     labels, classes = _classes(values, path)
-    found = pd.DataFrame({"item": [f"{path.stem}-{i + 1}" for i in range(len(table))], "context": contexts,
+    items = pd.DataFrame({"item": [f"{path.stem}-{i + 1}" for i in range(len(table))], "context": contexts,
                           "group": groups, "label": labels, "split": "test", "text": texts})  # fmt: skip
     if train and "split" in table.columns:
-        found["split"] = _filled(table, "split", path)
-        wrong = sorted(set(found.split) - set(SPLITS))
+        items["split"] = column_texts(table, "split", path)
+        wrong = sorted(set(items.split) - set(SPLITS))
         if wrong:
-            raise BadInput(
-                "a split is train or test", f"column 'split' of {path.name}", wrong[0], "write train or test"
-            )
+            what = f"column 'split' of {path.name} must hold train and test alone"
+            raise BadInput(what, "split", wrong[0], "write train or test")
     elif train:
-        found["split"] = _stratified(found, seed)
+        items["split"] = _stratified(items, seed)
     for name in dict.fromkeys(groups):
         for side in SPLITS if train else ("test",):
-            if not ((found.group == name) & (found.split == side)).any():
-                remedy = "give that group at least two contexts, or leave it out"
-                got = f"none in group {name!r}"
-                raise BadInput("every group has items on each side of the split", f"items to {side} on", got, remedy)
-    return Items(found[list(COLUMNS)], classes, tuple(_remarks(found, classes) if train else ()))
+            if not ((items.group == name) & (items.split == side)).any():
+                what, got = "every group must have items on each side of the split", f"none to {side} on in {name!r}"
+                raise BadInput(what, "group", Phrase(got), "give that group at least two contexts, or leave it out")
+    return Items(items[list(COLUMNS)], classes, tuple(_remarks(items, classes) if train else ()))
 
 
 # --- the two domains --------------------------------------------------------------------------------------------------
@@ -155,16 +153,16 @@ def _fifth(pairs: int) -> tuple[tuple[str, slice], tuple[str, slice]]:
 
 def _one_per_paragraph(questions: list[Question], seed: int) -> tuple[list[Question], list[str]]:
     """A question of each paragraph that has one short enough; paragraphs that would look alike count once."""
-    rng, found, seen, long = _rng(seed, "questions"), [], set(), 0
-    for some in paragraphs(questions):
-        short = [question for question in some if len(question.question) <= _LETTERS]
-        long += len(some) - len(short)
-        shown = some[0].context[:_LETTERS].casefold()
+    rng, chosen, seen, long = _rng(seed, "questions"), [], set(), 0
+    for paragraph in by_paragraph(questions):
+        short = [question for question in paragraph if len(question.question) <= _LETTERS]
+        long += len(paragraph) - len(short)
+        shown = paragraph[0].context[:_LETTERS].casefold()
         if short and shown not in seen:
             seen.add(shown)
-            found.append(short[int(rng.integers(len(short)))])
+            chosen.append(short[int(rng.integers(len(short)))])
     remark = f"{long} SQuAD questions are longer than {_LETTERS} characters and were left out"
-    return found, [remark] if long else []
+    return chosen, [remark] if long else []
 
 
 def _distinct_stories(stories: list[Story]) -> tuple[list[Story], int]:
@@ -212,7 +210,7 @@ def _wrong_answers(questions: Sequence[Question], rng: np.random.Generator) -> l
     for i in range(len(questions)):
         if wrong(i, giver[i]):
             continue
-        # A swap that mends this one and breaks no other that was whole.
+        # A swap that fixes this one and breaks no other.
         j = next(
             (
                 int(j)
@@ -225,40 +223,17 @@ def _wrong_answers(questions: Sequence[Question], rng: np.random.Generator) -> l
             giver[i], giver[j] = giver[j], giver[i]
     bad = [i for i in range(len(questions)) if not wrong(i, giver[i])]
     if bad:
-        rule, got = "every question has a wrong answer among the others'", questions[bad[0]].answers[0]
-        raise BadInput(rule, "an answer that too many questions share", got, "pass more questions")
+        what = "squad must hold a wrong answer for every question among those of the others"
+        raise BadInput(what, "squad", questions[bad[0]].answers[0], "pass more questions: too many share this answer")
     return [questions[i].answers[0] for i in giver]
 
 
 # --- a file of one's own ----------------------------------------------------------------------------------------------
 
 
-def _column(table: pd.DataFrame, asked: str | None, default: str, option: str, path: Path) -> str:
-    name, columns = asked or default, [str(column) for column in table.columns]
-    if name not in columns:
-        remedy = nearest(name, columns) if asked else f"name one of {columns} with {option}"
-        raise BadInput(f"a column that is named exists in {path.name}", option, name, remedy)
-    return name
-
-
-def _filled(table: pd.DataFrame, column: str, path: Path) -> list[str]:
-    """The values of a column as texts; an empty one is an error with its row."""
-    values = []
-    for number, value in enumerate(table[column].tolist(), 1):
-        whole = isinstance(value, float) and value.is_integer()
-        text = "" if value is None or value != value else str(int(value) if whole else value).strip()
-        if not text:
-            where = f"row {number} of {path.name}"
-            raise BadInput(
-                f"every row has a value in column {column!r}", where, value, "fill it in, or leave the row out"
-            )
-        values.append(text)
-    return values
-
-
-def _remarks(found: pd.DataFrame, classes: Sequence[str]) -> list[str]:
+def _remarks(items: pd.DataFrame, classes: Sequence[str]) -> list[str]:
     """What is odd about a split: something on both sides, or a class on one alone."""
-    train, test = (found[found.split == side] for side in SPLITS)
+    train, test = (items[items.split == side] for side in SPLITS)
     shared = {what: len(set(train[what]) & set(test[what])) for what in ("context", "text")}
     said = [f"{count} {what}s lie on both sides of the split: a leak" for what, count in shared.items() if count]
     for side, rows in zip(SPLITS, (train, test), strict=True):
@@ -271,32 +246,32 @@ def _remarks(found: pd.DataFrame, classes: Sequence[str]) -> list[str]:
 def _classes(values: Sequence[str], path: Path) -> tuple[list[int], tuple[str, ...]]:
     """Labels as numbers from 0, and what they are called in the file: in order, numbers by their size."""
     unknown = [row for row, value in enumerate(values, 1) if value.casefold() in ("nan", "<na>")]
-    if unknown:  # as pandas writes what it does not know
-        where = f"row {unknown[0]} of {path.name}"
-        raise BadInput("every row has a label", where, values[unknown[0] - 1], "fill it in, or leave the row out")
+    if unknown:  # as pandas writes a value that is missing
+        raise empty_cell(unknown[0], "label", path, values[unknown[0] - 1])
     distinct = sorted(set(values), key=lambda value: (0, int(value), "") if value.isdecimal() else (1, 0, value))
     if len(distinct) < 2:
-        raise BadInput("a classifier has at least two classes", f"labels in {path.name}", distinct, "pass more labels")
+        what = f"labels in {path.name} must be of at least two classes"
+        raise BadInput(what, "label_column", distinct, "pass rows of more classes")
     if len(distinct) > max(2, len(values) // 2):
-        got = f"{len(distinct)} different ones in {len(values)} rows"
-        raise BadInput(
-            "a label is the class of its row", f"labels in {path.name}", got, "name the column of the classes"
-        )
+        what, got = f"labels in {path.name} must be classes", f"{len(distinct)} different ones in {len(values)} rows"
+        raise BadInput(what, "label_column", Phrase(got), "name the column of the classes with label_column")
     number = {value: i for i, value in enumerate(distinct)}
     return [number[value] for value in values], tuple(distinct)
 
 
 def _stratified(table: pd.DataFrame, seed: int) -> list[str]:
-    """A fifth of the contexts of each kind (group and labels) to the test, whole contexts only. Contexts that are the
-    only one of their kind make up a kind by group."""
+    """A fifth of the contexts of each kind (group and labels) to the test, whole contexts only.
+
+    Contexts that are the only one of their kind make up a kind by group.
+    """
     kinds: dict[Any, list[str]] = {}
     for context, rows in table.groupby("context", sort=False):
         kinds.setdefault((rows.group.iloc[0], tuple(sorted(rows.label))), []).append(str(context))
     rng, test = _rng(seed, "split"), set()
     alone: dict[str, list[str]] = {}
-    for kind in [kind for kind, some in kinds.items() if len(some) == 1]:
+    for kind in [kind for kind, contexts in kinds.items() if len(contexts) == 1]:
         alone.setdefault(kind[0], []).extend(kinds.pop(kind))
-    for some in (*kinds.values(), *alone.values()):
-        count = max(1, round(len(some) / 5)) if len(some) > 1 else 0
-        test |= {some[i] for i in rng.permutation(len(some))[:count]}
+    for contexts in (*kinds.values(), *alone.values()):
+        count = max(1, round(len(contexts) / 5)) if len(contexts) > 1 else 0
+        test |= {contexts[i] for i in rng.permutation(len(contexts))[:count]}
     return ["test" if context in test else "train" for context in table.context]

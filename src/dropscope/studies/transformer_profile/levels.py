@@ -1,6 +1,6 @@
 """Accuracy of every evaluation by group: run-level mean and std, that of the averaged probabilities, chance, stability.
 
-Owns the descriptive numbers and the two checks of them (chance floor, consistency of stds). Tests are in `comparisons`.
+Owns the descriptive numbers and two checks of them (chance floor, consistency of stds). See `comparisons` for tests.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 
 from dropscope.analysis import over_clusters
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, Phrase
 from dropscope.studies.transformer_profile import published
-from dropscope.studies.transformer_profile.results import OVERALL, PLAIN, Evaluated, short
+from dropscope.studies.transformer_profile.rows import OVERALL, PLAIN, Evaluations, short
 
 REPLICATES = 2_000  # for intervals; tests use more
 
 
-def run_levels(e: Evaluated) -> pd.DataFrame:
+def run_levels(e: Evaluations) -> pd.DataFrame:
     """A row per model, configuration and group.
 
     `accuracy` and `std` (ddof 1) are over the accuracies of the passes; `low` and `high` the 95 % interval of that mean
@@ -38,16 +38,15 @@ def run_levels(e: Evaluated) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _level(e: Evaluated, model: str, configuration: str, group: str) -> dict[str, object]:
+def _level(e: Evaluations, model: str, configuration: str, group: str) -> dict[str, object]:
     items, passes = e.outcomes(model, configuration, group), e.accuracies(model, configuration, group)
     run = over_clusters(items.frequency.to_numpy(float), list(items.context), replicates=REPLICATES)
     averaged = over_clusters(items.correct.to_numpy(float), list(items.context), replicates=REPLICATES)
     mean = float(passes.mean())
     if abs(mean - run.value) > 1e-4:
-        raise BadInput(
-            "passes and items tell the same accuracy", f"{group} of {model!r}, {configuration!r}",
-            f"{mean:.6f} over passes, {run.value:.6f} over items", "evaluate the model again into a new folder",
-        )  # fmt: skip
+        what = f"passes and items must agree on the {group} accuracy of {model!r}, {configuration!r}"
+        got = Phrase(f"{mean:.6f} over passes, {run.value:.6f} over items")
+        raise BadInput(what, "passes", got, "evaluate the model again into a new folder")
     chance, uniform = chance_of(items)
     return {
         "items": len(items), "contexts": run.n, "passes": len(passes),
@@ -107,13 +106,13 @@ def least_overall_std(stds: Mapping[str, float], shares: Mapping[str, float]) ->
     return max(0.0, *(2 * one - sum(weighted) for one in weighted))
 
 
-def consistency(e: Evaluated, levels: pd.DataFrame) -> pd.DataFrame:
+def consistency(e: Evaluations, levels: pd.DataFrame) -> pd.DataFrame:
     """Overall std against the least it can be, for our rows and for the published ones (table 4)."""
     rows: list[dict[str, object]] = []
     for name, row in published.TABLE_4.items():
         stds = {"memory": row.memory_std, "reasoning": row.reasoning_std}
         least = least_overall_std(stds, {"memory": 0.5, "reasoning": 0.5})
-        rows.append(_checked("published", name, "baseline", row.overall_std, least))
+        rows.append(_consistency_row("published", name, "baseline", row.overall_std, least))
     for (model, configuration), part in levels.groupby(["model", "configuration"], sort=False):
         by = part.set_index("group")
         if not e.groups or by["std"].isna().any():
@@ -121,18 +120,18 @@ def consistency(e: Evaluated, levels: pd.DataFrame) -> pd.DataFrame:
         total = float(by["items"][OVERALL])
         stds = {group: float(by["std"][group]) for group in e.groups}
         least = least_overall_std(stds, {group: float(by["items"][group]) / total for group in e.groups})
-        rows.append(_checked("here", str(model), str(configuration), float(by["std"][OVERALL]), least))
+        rows.append(_consistency_row("here", str(model), str(configuration), float(by["std"][OVERALL]), least))
     return pd.DataFrame(rows)
 
 
-def _checked(source: str, model: str, configuration: str, std: float, least: float) -> dict[str, object]:
+def _consistency_row(source: str, model: str, configuration: str, std: float, least: float) -> dict[str, object]:
     return {
         "source": source, "model": model, "configuration": configuration, "overall_std": std,
         "least_possible": least, "consistent": std >= least - 1e-9,
     }  # fmt: skip
 
 
-def stability(e: Evaluated, levels: pd.DataFrame) -> pd.DataFrame:
+def stability(e: Evaluations, levels: pd.DataFrame) -> pd.DataFrame:
     """Models from the steadiest: std over passes of the baseline's overall accuracy.
 
     `independent_std` is what items that flip independently of each other would give, from each item's share f of

@@ -1,12 +1,24 @@
-"""The published numbers of study S2 (Caiado and Hahsler), beside which ours are printed.
+"""The published numbers and checkpoints of study S2 (Caiado and Hahsler), printed beside ours.
 
-Owns them and nothing else. Keys are the last part of a checkpoint's name.
+Keys of the tables are the last part of a checkpoint's name.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import nan
 from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class PublishedCheckpoint:
+    """A checkpoint of the paper. `millions` of parameters, as published; `specialised` for a task or a field."""
+
+    name: str
+    family: str
+    kind: str  # "encoder" or "decoder"
+    millions: float
+    specialised: bool = False
 
 
 class Row4(NamedTuple):
@@ -29,6 +41,27 @@ class Row5(NamedTuple):
     mc_std: float
 
 
+CHECKPOINTS = (
+    PublishedCheckpoint("bert-base-uncased", "bert", "encoder", 110),
+    PublishedCheckpoint("bert-large-uncased", "bert", "encoder", 336),
+    PublishedCheckpoint("prajjwal1/bert-tiny", "bert", "encoder", 4.4),
+    PublishedCheckpoint("roberta-base", "roberta", "encoder", 125),
+    PublishedCheckpoint("distilroberta-base", "roberta", "encoder", 82),
+    PublishedCheckpoint("deepset/roberta-base-squad2", "roberta", "encoder", 124, specialised=True),
+    PublishedCheckpoint("microsoft/deberta-v3-base", "deberta-v2", "encoder", 184),
+    PublishedCheckpoint("microsoft/deberta-v3-small", "deberta-v2", "encoder", 141),
+    PublishedCheckpoint("albert-base-v2", "albert", "encoder", 11.7),
+    PublishedCheckpoint("google/electra-base-discriminator", "electra", "encoder", 109),
+    PublishedCheckpoint("distilbert-base-uncased", "distilbert", "encoder", 66),
+    PublishedCheckpoint("SpanBERT/spanbert-base-cased", "bert", "encoder", 108, specialised=True),
+    PublishedCheckpoint("allenai/scibert_scivocab_uncased", "bert", "encoder", 110, specialised=True),
+    PublishedCheckpoint("sentence-transformers/all-MiniLM-L6-v2", "bert", "encoder", 22.7, specialised=True),
+    PublishedCheckpoint("gpt2", "gpt2", "decoder", 124),
+    PublishedCheckpoint("openai-community/gpt2-medium", "gpt2", "decoder", 355),
+    PublishedCheckpoint("distilgpt2", "gpt2", "decoder", 82),
+    PublishedCheckpoint("sshleifer/tiny-gpt2", "gpt2", "decoder", 0.1),
+    PublishedCheckpoint("EleutherAI/gpt-neo-125m", "gpt_neo", "decoder", 125),
+)
 TABLE_4 = {
     "deberta-v3-small": Row4(0.796, 0.922, 0.669, 0.0161, 0.0139, 0.0527),
     "gpt2-medium": Row4(0.722, 0.922, 0.523, 0.0146, 0.0139, 0.0464),
@@ -65,3 +98,13 @@ DETERMINISTIC_BETTER = (10, 19)
 MEMORY_BIASED = (16, 19)
 TESTS_OF_A_FAMILY = 15  # the paper divides .05 by it and does not say what the 15 are
 QUARTILE_TESTS = 3
+
+
+def published_checkpoint(name: str) -> PublishedCheckpoint | None:
+    """The checkpoint of the paper that a Hub name or a folder stands for, by the last part of its name.
+
+    >>> published_checkpoint("models/all-MiniLM-L6-v2").name, published_checkpoint("my-model")
+    ('sentence-transformers/all-MiniLM-L6-v2', None)
+    """
+    last = name.rstrip("/").rpartition("/")[2]
+    return next((c for c in CHECKPOINTS if c.name == name or c.name.rpartition("/")[2] == last), None)

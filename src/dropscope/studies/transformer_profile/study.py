@@ -1,13 +1,14 @@
 """Study S2: how do transformers take dropout at inference, and is it memory or reasoning that suffers?
 
-"Dropout Robustness and Cognitive Profiling of Transformer Models via Stochastic Inference" (Caiado, Hahsler): every
-model through `profile.py`, the tables through `parts.py`, then the reports and the summary. A model that cannot be had
-is said and left out; the rest goes on.
+"Dropout Robustness and Cognitive Profiling of Transformer Models via Stochastic Inference" (Caiado, Hahsler). `plan`
+checks the options and reads the items; `run` takes every model through training, five configurations and the
+sensitivity map, then writes the report. A model that cannot be loaded is reported and left out; the rest goes on.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,126 +17,122 @@ import pandas as pd
 import torch
 
 from dropscope.device import as_device
-from dropscope.errors import BadInput, DropscopeError
-from dropscope.report import Claim, claim_folder, write_summary
-from dropscope.studies.transformer_profile import reports
-from dropscope.studies.transformer_profile.checkpoints import describe
+from dropscope.errors import BadInput, DropscopeError, Phrase, first_line
+from dropscope.report import Claim, claim_folder
+from dropscope.studies.transformer_profile.checkpoints import kind_of, read_checkpoints
 from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS
-from dropscope.studies.transformer_profile.parts import collect
-from dropscope.studies.transformer_profile.plan import PRESETS, Study
-from dropscope.studies.transformer_profile.profile import SENSITIVITY_RATE, profile
+from dropscope.studies.transformer_profile.fine_tuning import Tuning
+from dropscope.studies.transformer_profile.items import read_items, two_domains
+from dropscope.studies.transformer_profile.networks import profile_model
+from dropscope.studies.transformer_profile.options import Options, Plan
+from dropscope.studies.transformer_profile.presets import PRESETS
+from dropscope.studies.transformer_profile.report import write_report
+from dropscope.studies.transformer_profile.store import write_tables
 
 log = logging.getLogger("dropscope")
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run left: its folder, the claims, and the table of models with those that were skipped."""
+    """What a run left.
 
-    out: Path
-    claims: tuple[Claim, ...]
-    models: pd.DataFrame
-
-
-def run(study: Study, out: str | Path, device: str | torch.device | None = None, show: bool | None = None) -> Outcome:
-    """Every model that can be had, through training, five configurations and the sensitivity map; then the reports.
-
-    The folder is taken up where it was left: weights, and each model × configuration, are there or they are not.
+    Attributes:
+        folder: Where everything is; read `summary.md` first.
+        claims: The published claims, judged.
+        tables: Every table of the report by name, and the rows of "models" (with those skipped) and "passes".
     """
-    folder, where = Path(out), as_device(device)
-    claim_folder(folder, study.spec)
-    study.items.save(folder / "dataset.parquet")
-    found, skipped = describe(study.models)
-    for name, described in found.items():
+
+    folder: Path
+    claims: tuple[Claim, ...]
+    tables: Mapping[str, pd.DataFrame]
+
+
+def plan(options: Options) -> Plan:
+    """Checks every option and reads the items; no model is loaded.
+
+    Raises:
+        BadInput: For an option or a data file that cannot be used.
+    """
+    options.check()
+    device = as_device(options.device)
+    preset = PRESETS[options.preset]
+    if options.data is not None:
+        columns = (options.text_column, options.label_column, options.group_column)
+        items = read_items(Path(options.data), *columns, options.seed, options.train != "none")
+    else:
+        assert options.squad is not None
+        assert options.hellaswag is not None
+        count = preset.items if options.items is None else options.items
+        items = two_domains(Path(options.squad), Path(options.hellaswag), count, options.seed, options.context)
+    passes = preset.passes if options.passes is None else options.passes
+    fewer = min(preset.sensitivity_passes, passes)
+    tuning = Tuning(options.learning_rate, preset.epochs)
+    return Plan(options, options.model_names, items, passes, fewer, tuning, device)
+
+
+def estimate(plan: Plan) -> dict[str, Any]:
+    """What `run` would do: the items, which models can be loaded, and how many predictions that is."""
+    checkpoints, missing = read_checkpoints(plan.models)
+    configs = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
+    sides = {side: len(plan.items.side(side)) for side in ("train", "test")}
+    stochastic = sum(not configuration.deterministic for configuration in CONFIGURATIONS)
+    layers = sum(int(getattr(config, "num_hidden_layers", 12)) for config in configs.values())
+    return {
+        "items": sides,
+        "groups": plan.items.side("test").groupby("group").size().to_dict(),
+        "classes": list(plan.items.classes),
+        "models": {
+            name: f"{configs[name].model_type}, {kind_of(configs[name])}, at most {checkpoint.longest} tokens"
+            for name, checkpoint in checkpoints.items()
+        },
+        "missing": missing,
+        "evaluations": len(configs) * len(CONFIGURATIONS),
+        "passes": plan.passes,
+        "predictions": len(configs) * (stochastic * plan.passes + 2) * sides["test"]
+        + 2 * layers * plan.sensitivity_passes * sides["test"],
+        "rates": plan.options.rates,
+        "masks": plan.options.masks,
+        "train": plan.options.train,
+        "remarks": list(plan.items.remarks),
+        "device": str(plan.device),
+        "out": str(plan.options.out),
+    }
+
+
+def run(plan: Plan) -> Outcome:
+    """Every model that can be loaded, through training, five configurations and the sensitivity map; then the report.
+
+    A run that was killed continues where it stopped: weights, and each model × configuration, are complete or absent.
+
+    Raises:
+        BadInput: Where no model can be evaluated, or the folder holds another run.
+    """
+    claim_folder(plan.folder, plan.spec)
+    plan.items.save(plan.folder / "dataset.parquet")
+    skipped = _profile_models(plan)
+    if len(skipped) == len(plan.models):
+        reasons = Phrase("; ".join(f"{name}: {reason}" for name, reason in skipped.items()))
+        what = "models must name at least one that can be loaded and evaluated"
+        raise BadInput(what, "models", reasons, "name a folder with a checkpoint")
+    models = write_tables(plan.folder, {name: skipped.get(name) for name in plan.models}, plan.tuning.learning_rate)
+    report = write_report(plan, models)
+    rows = {"models": models, "passes": pd.read_parquet(plan.folder / "passes.parquet")}
+    return Outcome(plan.folder, report.claims, {**report.tables, **rows})
+
+
+def _profile_models(plan: Plan) -> dict[str, str]:
+    """Evaluates every model; returns why those that could not be were skipped."""
+    checkpoints, skipped = read_checkpoints(plan.models)
+    for name, checkpoint in checkpoints.items():
         try:
-            profile(study, described, folder, where, show)
+            profile_model(plan, checkpoint)
         except DropscopeError as error:
-            if len(study.models) == 1:
+            if len(plan.models) == 1:
                 raise
             skipped[name] = str(error)
         except torch.OutOfMemoryError as error:
-            skipped[name] = f"it does not fit into memory: {str(error).splitlines()[0]}"
+            skipped[name] = f"it does not fit into memory: {first_line(error)}"
         except Exception as error:  # a checkpoint may break in any way; the others are not to blame
             log.warning("%s failed and is left out", name, exc_info=True)
-            skipped[name] = f"it failed: {type(error).__name__}: {' '.join(str(error).split())[:160]}"
-    if len(skipped) == len(study.models):
-        said = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-        raise BadInput(
-            "at least one model can be had and evaluated", "--models", said, "name a folder with a checkpoint"
-        )
-    models = collect(folder, {name: skipped.get(name) for name in study.models}, study.tuning.learning_rate)
-    claims = tuple(reports.write_reports(folder))
-    paragraphs = [*_paragraphs(study, models), *reports.summary_paragraphs(folder)]
-    title = "Dropout robustness and cognitive profile of transformers"
-    write_summary(folder, title, paragraphs, claims, _smaller(study, models))
-    return Outcome(folder, claims, models)
-
-
-def planned(study: Study) -> dict[str, Any]:
-    """What `run` would do: the items, which models can be had, and how many predictions that is."""
-    found, missing = describe(study.models)
-    sides = {side: len(study.items.side(side)) for side in ("train", "test")}
-    stochastic = sum(not configuration.deterministic for configuration in CONFIGURATIONS)
-    layers = sum(int(getattr(d.config, "num_hidden_layers", 12)) for d in found.values())
-    tested = sides["test"]
-    return {
-        "items": sides,
-        "groups": study.items.side("test").groupby("group").size().to_dict(),
-        "classes": list(study.items.classes),
-        "models": {n: f"{d.family}, {d.kind}, at most {d.longest} tokens" for n, d in found.items()},
-        "missing": missing,
-        "evaluations": len(found) * len(CONFIGURATIONS),
-        "passes": study.passes,
-        "predictions": len(found) * (stochastic * study.passes + 2) * tested
-        + 2 * layers * study.sensitivity_passes * tested,
-        "rates": study.rates,
-        "masks": study.masks,
-        "train": study.protocol,
-        "remarks": list(study.items.remarks),
-    }
-
-
-def _paragraphs(study: Study, models: pd.DataFrame) -> list[str]:
-    sides = {side: study.items.side(side) for side in ("train", "test")}
-    groups = ", ".join(f"{count} {name}" for name, count in sides["test"].groupby("group").size().items())
-    how = {
-        "once": f"Each model was fine-tuned once at a learning rate of {study.tuning.learning_rate:g} for "
-        f"{study.tuning.epochs} epochs, with the checkpoint's own dropout.",
-        "per_configuration": "Each model was fine-tuned five times, with the dropout of the configuration it is "
-        f"evaluated under, at {study.tuning.learning_rate:g} for {study.tuning.epochs} epochs.",
-        "none": "The checkpoints came trained.",
-    }[study.protocol]
-    meaning = {
-        "config": "what the config fields of each family reach (the hidden field also touches attention outputs, "
-        "embeddings and some heads)",
-        "component": "exactly the attention weights and the output of the feed-forward blocks",
-    }[study.rates]
-    masks = {"per_example": "every item of a pass has masks of its own", "per_pass": "all items of a pass share a mask"}
-    ok = models[models.status == "ok"]
-    apart = set(sides["train"].context).isdisjoint(sides["test"].context)
-    none_shared = "; none shares its context with the other side" if apart and len(sides["train"]) else ""
-    remarks = "".join(f" {text[0].upper()}{text[1:]}." for text in study.items.remarks)
-    return [
-        f"{len(sides['train'])} items to train on, {len(sides['test'])} to test on ({groups}){none_shared}.{remarks}",
-        f"{how} Five configurations of an attention and an FFN rate, {study.passes} passes each. Rates are {meaning}; "
-        f"{masks[study.masks]}. Every evaluation was audited: `audits.parquet` has the asked and the measured rate of "
-        f"every site. Two plain passes of the deterministic configuration agreed to the bit.",
-        f"The sensitivity map has one site at a time at rate {SENSITIVITY_RATE:g}, {study.sensitivity_passes} passes.",
-        "## Models",
-        "\n".join(f"- {row.model}: {row.remarks}" for row in ok.itertuples()),
-    ]
-
-
-def _smaller(study: Study, models: pd.DataFrame) -> list[str]:
-    paper = PRESETS["paper"]
-    have = {
-        f"models: {int((models.status == 'ok').sum())} of the paper's {len(paper.models)}": int(
-            (models.status == "ok").sum()
-        )
-        < len(paper.models),
-        f"items: {len(study.items.table)} of {paper.items}": len(study.items.table) < paper.items,
-        f"passes: {study.passes} of {paper.passes}": study.passes < paper.passes,
-        f"epochs: {study.tuning.epochs} of {paper.epochs}": study.protocol != "none"
-        and study.tuning.epochs < paper.epochs,
-    }
-    return [line for line, smaller in have.items() if smaller]
+            skipped[name] = f"it failed: {type(error).__name__}: {first_line(error)}"
+    return skipped

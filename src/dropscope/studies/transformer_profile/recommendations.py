@@ -1,4 +1,4 @@
-"""For each model and group: one deterministic pass, or MC dropout in which configuration, and on what evidence.
+"""Recommendations by model and group: one deterministic pass, or MC dropout in which configuration, on what evidence.
 
 Owns the rule. MC dropout costs as many passes as it takes, so it must earn them: a configuration is recommended only if
 its NLL or its AURC is lower beyond doubt (all configurations and both scores judged at once), neither score is higher
@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from dropscope.analysis import interval, simultaneous_intervals
-from dropscope.studies.transformer_profile.calibration import Key, Replicated, difference, paired
-from dropscope.studies.transformer_profile.results import OVERALL, PLAIN, Evaluated
+from dropscope.studies.transformer_profile.calibration import Key, ScoreReplicates, difference, paired_difference
+from dropscope.studies.transformer_profile.rows import OVERALL, PLAIN, Evaluations
 
 CRITERIA = ("nll", "aurc")
 FEWEST_CONTEXTS = 30  # with fewer, a bootstrap over contexts promises more than it holds
@@ -59,19 +59,19 @@ class Recommendation:
     reason: str
 
 
-def recommend(e: Evaluated, levels: pd.DataFrame, found: Mapping[Key, Replicated]) -> list[Recommendation]:
+def recommend(e: Evaluations, levels: pd.DataFrame, scored: Mapping[Key, ScoreReplicates]) -> list[Recommendation]:
     """One recommendation per model and group, of the models that have a deterministic and a stochastic evaluation."""
-    made = []
+    recommendations = []
     for model in e.names:
         rivals = [name for name in e.stochastic if e.has(model, PLAIN, name)]
         for group in e.all_groups if rivals else ():
-            made.append(_recommended(e, levels, found, model, group, rivals))
-    return made
+            recommendations.append(_recommend(e, levels, scored, model, group, rivals))
+    return recommendations
 
 
-def recommendations_table(made: list[Recommendation]) -> pd.DataFrame:
+def recommendation_table(recommendations: list[Recommendation]) -> pd.DataFrame:
     rows = []
-    for one in made:
+    for one in recommendations:
         row: dict[str, object] = {}
         for name, value in asdict(one).items():
             row |= (
@@ -83,10 +83,15 @@ def recommendations_table(made: list[Recommendation]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _recommended(
-    e: Evaluated, levels: pd.DataFrame, found: Mapping[Key, Replicated], model: str, group: str, rivals: list[str]
+def _recommend(
+    e: Evaluations,
+    levels: pd.DataFrame,
+    scored: Mapping[Key, ScoreReplicates],
+    model: str,
+    group: str,
+    rivals: list[str],
 ) -> Recommendation:
-    changes = _changes(found, model, group, rivals)
+    changes = _changes(scored, model, group, rivals)
     level = levels[(levels.model == model) & (levels["group"] == group)].set_index("configuration")
     floors, contexts = level.floor, int(level.contexts[PLAIN])
     better = [name for name in rivals if _earns_it(changes[name]) and not floors[name]]
@@ -104,17 +109,19 @@ def _recommended(
 
 
 def _changes(
-    found: Mapping[Key, Replicated], model: str, group: str, rivals: list[str]
+    scored: Mapping[Key, ScoreReplicates], model: str, group: str, rivals: list[str]
 ) -> dict[str, dict[str, Change]]:
-    plain = found[model, PLAIN, group]
+    plain = scored[model, PLAIN, group]
     changes: dict[str, dict[str, Change]] = {name: {} for name in rivals}
     for name in rivals:
-        noisy = found[model, name, group]
+        noisy = scored[model, name, group]
         for score in ("accuracy", "aurc_plain_labels", "aurc_plain_labels_bald"):
-            changes[name][score] = Change(difference(noisy, plain, score), *interval(paired(noisy, plain, score)))
+            changes[name][score] = Change(
+                difference(noisy, plain, score), *interval(paired_difference(noisy, plain, score))
+            )
     pairs = [(name, score) for name in rivals for score in CRITERIA]
-    values = [difference(found[model, name, group], plain, score) for name, score in pairs]
-    drawn = np.stack([paired(found[model, name, group], plain, score).numpy() for name, score in pairs])
+    values = [difference(scored[model, name, group], plain, score) for name, score in pairs]
+    drawn = np.stack([paired_difference(scored[model, name, group], plain, score).numpy() for name, score in pairs])
     for (name, score), value, (low, high) in zip(pairs, values, simultaneous_intervals(values, drawn), strict=True):
         changes[name][score] = Change(value, low, high)
     return changes
@@ -149,6 +156,6 @@ def _reason(
     return f"no configuration is better beyond doubt; the one of lowest NLL, {rival}, has {numbers}"
 
 
-def overall(made: list[Recommendation]) -> list[Recommendation]:
+def overall_only(recommendations: list[Recommendation]) -> list[Recommendation]:
     """Those over all items, which the summary prints."""
-    return [one for one in made if one.group == OVERALL]
+    return [one for one in recommendations if one.group == OVERALL]

@@ -1,4 +1,4 @@
-"""Reports of study S2 from simulated tables: numbers against independent computations, then what may be missing."""
+"""The report from simulated rows: numbers against independent computations, then what may be missing."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from scipy import stats
 from sklearn.metrics import log_loss
 
 from dropscope import scores
-from dropscope.errors import BadInput
 from dropscope.report.claims import Claim
-from dropscope.studies.transformer_profile import calibration, comparisons, judged, levels, published, tables
-from dropscope.studies.transformer_profile.findings import Findings, find
-from dropscope.studies.transformer_profile.recommend import Recommendation, recommend
-from dropscope.studies.transformer_profile.reports import summary_paragraphs, write_reports
-from dropscope.studies.transformer_profile.results import Evaluated, read
+from dropscope.studies.transformer_profile import calibration, claims, comparisons, levels, published, tables
+from dropscope.studies.transformer_profile.recommendations import Recommendation, recommend
+from dropscope.studies.transformer_profile.report import report_rows
+from dropscope.studies.transformer_profile.rows import Evaluations, read_rows
+from dropscope.studies.transformer_profile.tables import Findings, analyse
+from support.errors import refused
 from support.profile_tables import NINETEEN, simulate
 
 EIGHT = tuple(NINETEEN[at] for at in (0, 1, 5, 7, 8, 13, 14, 18))
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def f(folder: Path) -> Findings:
-    return find(read(folder), replicates=400)
+    return analyse(read_rows(folder), replicates=400)
 
 
 def only(table: pd.DataFrame, **where: object) -> pd.Series:
@@ -44,7 +44,7 @@ def only(table: pd.DataFrame, **where: object) -> pd.Series:
     return table.iloc[0]
 
 
-def edited(e: Evaluated, model: str, configuration: str, **columns: object) -> Evaluated:
+def edited(e: Evaluations, model: str, configuration: str, **columns: object) -> Evaluations:
     """The evaluation with columns of one configuration's items replaced, and its passes made to agree."""
     items, passes = e.items.copy(), e.passes.copy()
     chosen = (items.model == model) & (items.configuration == configuration)
@@ -97,8 +97,9 @@ class TestLevels:
 
     def test_passes_and_items_that_disagree(self, f: Findings) -> None:
         wrong = replace(f.e, passes=f.e.passes.assign(accuracy=0.5))
-        with pytest.raises(BadInput, match="passes and items tell the same accuracy"):
+        with refused("passes") as caught:
             levels.run_levels(wrong)
+        assert "0.500000 over passes" in caught.value.received
 
 
 class TestConsistency:
@@ -248,7 +249,7 @@ class TestTables:
         assert ours["drop"].is_monotonic_decreasing
         assert ours["drop"].tolist() == pytest.approx((ours.deterministic - ours.mc).tolist())
         assert only(table, model="albert-base-v2").published_deterministic_std == 0.0129
-        assert [f.e.shown[m] for m in tables.most_degraded(f.e, f.levels)] == ours.model.tolist()[:5]
+        assert [f.e.short_names[m] for m in tables.most_degraded(f.e, f.levels)] == ours.model.tolist()[:5]
 
     def test_table_6_is_the_mean_over_models(self, f: Findings) -> None:
         table = tables.table_6(f.e, f.levels).set_index("configuration")
@@ -283,7 +284,7 @@ class TestCalibration:
         replicated = calibration.replicate(f.e, replicates=20)
         one = replicated["gpt2", "deterministic", "overall"]
         for name in ("ece", "brier", "nll", "aurc", "accuracy", "aurc_plain_labels"):
-            assert float(calibration.paired(one, one, name).abs().max()) == 0
+            assert float(calibration.paired_difference(one, one, name).abs().max()) == 0
 
     def test_contexts_of_unequal_size(self, f: Findings) -> None:
         items = f.e.items[f.e.items.model == "gpt2"].copy()
@@ -296,16 +297,18 @@ class TestCalibration:
 
 
 class TestRecommendations:
-    def made(self, e: Evaluated, group: str = "overall") -> Recommendation:
+    def made(self, e: Evaluations, group: str = "overall") -> Recommendation:
         run = levels.run_levels(e)
         found = recommend(e, run, calibration.replicate(e, replicates=400))
         return next(one for one in found if one.model == "gpt2" and one.group == group)
 
     @pytest.fixture
-    def alone(self, tmp_path: Path) -> Evaluated:
-        return read(simulate(tmp_path, [NINETEEN[14]], contexts=40, passes=20, skill={"memory": 2.0, "reasoning": 1.5}))
+    def alone(self, tmp_path: Path) -> Evaluations:
+        return read_rows(
+            simulate(tmp_path, [NINETEEN[14]], contexts=40, passes=20, skill={"memory": 2.0, "reasoning": 1.5})
+        )
 
-    def overconfident(self, e: Evaluated) -> Evaluated:
+    def overconfident(self, e: Evaluations) -> Evaluations:
         """A plain pass that is always nearly certain: the averaged passes, of the same accuracy, are far better."""
         items = e.items.copy()
         noisy = items[items.configuration == "baseline"].set_index("item")
@@ -322,14 +325,14 @@ class TestRecommendations:
             passes.loc[at, "accuracy"] = part.frequency.mean()
         return replace(e, items=items, passes=passes)
 
-    def test_dropout_that_mends_the_probabilities_is_recommended(self, alone: Evaluated) -> None:
+    def test_dropout_that_improves_the_probabilities_is_recommended(self, alone: Evaluations) -> None:
         one = self.made(self.overconfident(alone))
         assert one.choice != "deterministic"
         assert one.nll.high < 0
         assert one.accuracy.high >= 0
         assert "NLL lower" in one.reason
 
-    def test_never_against_its_audit(self, alone: Evaluated) -> None:
+    def test_never_against_its_audit(self, alone: Evaluations) -> None:
         e = self.overconfident(alone)
         e = replace(e, configurations=e.configurations.assign(audit_ok=False))
         one = self.made(e)
@@ -337,24 +340,28 @@ class TestRecommendations:
         assert "the audit failed" in one.reason
 
     def test_dropout_that_only_harms_is_not(self, tmp_path: Path) -> None:
-        e = read(simulate(tmp_path, [NINETEEN[14]], harm=2.0, contexts=40, passes=20, skill={"memory": 3.0}))
+        e = read_rows(simulate(tmp_path, [NINETEEN[14]], harm=2.0, contexts=40, passes=20, skill={"memory": 3.0}))
         one = self.made(e)
         assert one.choice == "deterministic"
 
     def test_few_contexts_recommend_nothing(self, tmp_path: Path) -> None:
-        e = read(simulate(tmp_path, [NINETEEN[14]], contexts=14, passes=20, skill={"memory": 0.8, "reasoning": 0.8}))
+        e = read_rows(
+            simulate(tmp_path, [NINETEEN[14]], contexts=14, passes=20, skill={"memory": 0.8, "reasoning": 0.8})
+        )
         one = self.made(self.overconfident(e))
         assert one.nll.high < 0
         assert one.choice == "deterministic"
         assert "28 contexts are too few" in one.reason
 
     def test_a_model_at_chance_gets_no_dropout(self, tmp_path: Path) -> None:
-        e = read(simulate(tmp_path, [NINETEEN[14]], contexts=40, passes=20, skill={"memory": 0.0, "reasoning": 0.0}))
+        e = read_rows(
+            simulate(tmp_path, [NINETEEN[14]], contexts=40, passes=20, skill={"memory": 0.0, "reasoning": 0.0})
+        )
         one = self.made(self.overconfident(e))
         assert one.choice == "deterministic"
         assert "not above chance with or without" in one.reason
 
-    def test_a_configuration_at_chance_is_not_recommended(self, alone: Evaluated) -> None:
+    def test_a_configuration_at_chance_is_not_recommended(self, alone: Evaluations) -> None:
         e = self.overconfident(alone)
         run = levels.run_levels(e)
         noisy = run.configuration != "deterministic"
@@ -368,7 +375,7 @@ class TestRecommendations:
 
 class TestClaims:
     def test_verdicts_that_the_simulation_sets(self, f: Findings) -> None:
-        verdict = {claim.name: claim.verdict for claim in judged.judge(f)}
+        verdict = {claim.name: claim.verdict for claim in claims.judge_claims(f)}
         assert verdict["memory_bias"] == "holds"
         assert verdict["collapse"] == "does not hold"
         assert verdict["consistent_stds"] == "does not hold"
@@ -376,44 +383,48 @@ class TestClaims:
         assert verdict["albert_deterministic"] == "does not hold"
 
     def test_memory_is_fragile_where_both_tasks_can_fall(self, tmp_path: Path) -> None:
-        e = read(simulate(tmp_path, EIGHT[:5], contexts=40, passes=10, skill={"memory": 3.0, "reasoning": 1.0}))
-        verdict = {claim.name: claim.verdict for claim in judged.judge(find(e, replicates=50))}
+        e = read_rows(simulate(tmp_path, EIGHT[:5], contexts=40, passes=10, skill={"memory": 3.0, "reasoning": 1.0}))
+        verdict = {claim.name: claim.verdict for claim in claims.judge_claims(analyse(e, replicates=50))}
         assert verdict["memory_fragile"] == "holds"
         assert verdict["reasoning_robust"] == "does not hold"
 
     def test_reasoning_at_chance_decides_nothing_about_its_robustness(self, tmp_path: Path) -> None:
-        e = read(simulate(tmp_path, EIGHT[:4], contexts=20, passes=10, skill={"memory": 3.0, "reasoning": 0.0}, seed=3))
-        claims = {claim.name: claim for claim in judged.judge(find(e, replicates=50))}
-        assert claims["reasoning_robust"].verdict == "cannot be decided"
-        assert "at chance and have nothing to lose" in claims["reasoning_robust"].ours
+        e = read_rows(
+            simulate(tmp_path, EIGHT[:4], contexts=20, passes=10, skill={"memory": 3.0, "reasoning": 0.0}, seed=3)
+        )
+        judged = {claim.name: claim for claim in claims.judge_claims(analyse(e, replicates=50))}
+        assert judged["reasoning_robust"].verdict == "cannot be decided"
+        assert "at chance and have nothing to lose" in judged["reasoning_robust"].ours
 
     def test_equal_up_to_rounding_is_a_tie(self) -> None:
-        found = judged._counted(pd.Series([0.1 + 0.2 - 0.3, 0.2, -0.1, np.nan]))
+        found = claims._counted(pd.Series([0.1 + 0.2 - 0.3, 0.2, -0.1, np.nan]))
         assert found.words.startswith("1 of 3 models, 1 tied")
         assert found.test.n == 2
 
     def test_every_claim_names_its_test_and_has_published_words(self, f: Findings) -> None:
-        claims = judged.judge(f)
-        assert len({claim.name for claim in claims}) == len(claims) == 15
-        assert all(isinstance(claim, Claim) and claim.published and claim.ours and claim.how for claim in claims)
-        assert "exact sign test" in claims[0].how
+        judged = claims.judge_claims(f)
+        assert len({claim.name for claim in judged}) == len(judged) == 15
+        assert all(isinstance(claim, Claim) and claim.published and claim.ours and claim.how for claim in judged)
+        assert "exact sign test" in judged[0].how
 
     def test_one_model_decides_no_claim_about_models(self, tmp_path: Path) -> None:
-        e = read(simulate(tmp_path, [NINETEEN[13]], contexts=20, passes=10))
-        verdicts = {claim.name: claim.verdict for claim in judged.judge(find(e, replicates=50))}
+        e = read_rows(simulate(tmp_path, [NINETEEN[13]], contexts=20, passes=10))
+        verdicts = {claim.name: claim.verdict for claim in claims.judge_claims(analyse(e, replicates=50))}
         assert verdicts.pop("consistent_stds") == "does not hold"
         assert set(verdicts.values()) == {"cannot be decided"}
 
 
 class TestFiles:
     def test_tables_figures_and_words(self, folder: Path) -> None:
-        assert len(write_reports(folder)) == 15
+        report = report_rows(folder)
+        assert len(report.claims) == 15
         for name in ("table_4", "table_5", "table_6", "tests_within_models", "recommendations", "calibration"):
             assert all((folder / "tables" / f"{name}.{ending}").exists() for ending in ("csv", "md", "tex"))
+            assert len(report.tables[name]) == len(pd.read_csv(folder / "tables" / f"{name}.csv"))
         for name in ("figure_1_overall", "figure_2_reasoning", "figure_3_memory", "sensitivity_bert-base-uncased"):
             height, width, _ = plt.imread(folder / "figures" / f"{name}.png").shape
             assert width > height > 300
-        said = "\n".join(summary_paragraphs(folder))
+        said = "\n".join(report.paragraphs)
         for words in (
             "nobody/nothing: not to be had", "40 of 40 evaluations passed their audit", "std exactly 0", "Chance floor",
             "4 of the 5 published rows", "Stability quartiles on memory accuracy", "layer 11", "**gpt2**: ",
@@ -423,26 +434,26 @@ class TestFiles:
     def test_one_model_three_groups_four_classes_and_no_map(self, tmp_path: Path) -> None:
         skill = {"sport": 2.0, "trade": 1.0, "art": 0.0}
         simulate(tmp_path, [NINETEEN[13]], skill=skill, classes=4, contexts=12, passes=6, sensitivity=False)
-        claims = write_reports(tmp_path)
-        assert "no groups memory and reasoning" in next(c for c in claims if c.name == "memory_bias").ours
+        report = report_rows(tmp_path)
+        assert "no groups memory and reasoning" in next(c for c in report.claims if c.name == "memory_bias").ours
         assert sorted(path.name for path in (tmp_path / "figures").glob("*.png")) == [
             "figure_1_overall.png", "figure_2_trade.png", "figure_3_sport.png", "figure_4_art.png",
         ]  # fmt: skip
         table = pd.read_csv(tmp_path / "tables" / "accuracy.csv")
         assert set(table["group"]) == {"overall", *skill}
         assert set(table.chance) == {0.25}
-        assert "Fewer than four models" in "\n".join(summary_paragraphs(tmp_path))
+        assert "Fewer than four models" in "\n".join(report.paragraphs)
 
     def test_one_group_is_the_whole(self, tmp_path: Path) -> None:
         simulate(tmp_path, EIGHT[:2], skill={"all": 1.0}, contexts=12, passes=6, sensitivity=False)
-        write_reports(tmp_path)
+        report_rows(tmp_path)
         assert set(pd.read_csv(tmp_path / "tables" / "accuracy.csv")["group"]) == {"overall"}
         assert [path.name for path in (tmp_path / "figures").glob("*.png")] == ["figure_1_overall.png"]
 
     def test_two_names_that_end_alike_stay_apart(self, tmp_path: Path) -> None:
         twins = [("a/net", "bert", "encoder", 10), ("b/net", "bert", "encoder", 10)]
-        e = read(simulate(tmp_path, twins, contexts=5, passes=3))
-        assert list(e.shown.values()) == ["a/net", "b/net"]
+        e = read_rows(simulate(tmp_path, twins, contexts=5, passes=3))
+        assert list(e.short_names.values()) == ["a/net", "b/net"]
 
     def test_a_noise_that_is_left_on_is_said(self, tmp_path: Path) -> None:
         simulate(tmp_path, EIGHT[:1], contexts=12, passes=6, sensitivity=False)
@@ -453,7 +464,7 @@ class TestFiles:
         passes.to_parquet(at)
         audits = pd.read_parquet(tmp_path / "audits.parquet")
         audits.assign(fired=audits.fired & (audits.site != audits.site.iloc[0])).to_parquet(tmp_path / "audits.parquet")
-        said = "\n".join(summary_paragraphs(tmp_path))
+        said = "\n".join(report_rows(tmp_path).paragraphs)
         assert "NOT deterministic without dropout: bert-base-uncased" in said
         assert "4 of them silent" in said
 
@@ -461,23 +472,27 @@ class TestFiles:
         simulate(tmp_path, EIGHT[:1], contexts=5, passes=3)
         models = pd.read_parquet(tmp_path / "models.parquet")
         models.assign(status="skipped", reason="no weights").to_parquet(tmp_path / "models.parquet")
-        assert write_reports(tmp_path) == []
-        assert "No model was evaluated." in summary_paragraphs(tmp_path)
+        report = report_rows(tmp_path)
+        assert report.claims == ()
+        assert "No model was evaluated." in report.paragraphs
 
 
 class TestWhatCannotBeRead:
     def test_a_folder_without_tables(self, tmp_path: Path) -> None:
-        with pytest.raises(BadInput, match="holds its tables"):
-            read(tmp_path)
+        with refused("out") as caught:
+            read_rows(tmp_path)
+        assert "passes" in caught.value.received
 
     def test_a_table_without_a_column(self, tmp_path: Path) -> None:
         simulate(tmp_path, EIGHT[:1], contexts=5, passes=3)
         pd.read_parquet(tmp_path / "items.parquet").drop(columns="context").to_parquet(tmp_path / "items.parquet")
-        with pytest.raises(BadInput, match=r"has the columns.*context"):
-            read(tmp_path)
+        with refused("items.parquet") as caught:
+            read_rows(tmp_path)
+        assert "context" in caught.value.received
 
     def test_configurations_on_different_items(self, tmp_path: Path) -> None:
         simulate(tmp_path, EIGHT[:1], contexts=5, passes=3)
         pd.read_parquet(tmp_path / "items.parquet").iloc[:-3].to_parquet(tmp_path / "items.parquet")
-        with pytest.raises(BadInput, match="same items as 'deterministic'"):
-            read(tmp_path)
+        with refused("high_both") as caught:
+            read_rows(tmp_path)
+        assert "'deterministic'" in caught.value.what

@@ -1,4 +1,4 @@
-"""One configuration of one model on the test items: audited, then passes, then what the tables hold of them.
+"""One configuration of one model on the test items: an audit, the passes, and their rows.
 
 Owns run-level accuracy (each pass gives one accuracy over all items of a group) and the row of an item. Statistics
 over models and claims read the tables.
@@ -78,12 +78,14 @@ class Evaluation:
 
 
 def bench(model: nn.Module, encoded: Encoded, device: torch.device, precision: str = "fp32") -> Bench:
-    """The model on its device, its sites, and its items in length-sorted batches. In `bf16` a copy runs the passes:
-    what that changes is measured against the model, never assumed."""
+    """The model on its device, its sites, and its items in length-sorted batches.
+
+    In `bf16` a shadow runs the passes: what that changes is measured against the model, never assumed.
+    """
     model = model.to(device).eval()
     broken = next((name for name, weight in model.named_parameters() if not torch.isfinite(weight).all()), None)
     if broken is not None:
-        remedy = "train at a lower rate, or repair the checkpoint"
+        remedy = "train at a lower learning_rate, or fix the checkpoint"
         raise BadInput(f"weights of {broken} must be finite", broken, Phrase("NaN or infinity"), remedy)
     median = sorted(len(tokens) for tokens in encoded.tokens)[len(encoded.tokens) // 2]
     middle = sorted(range(len(encoded.tokens)), key=lambda i: abs(len(encoded.tokens[i]) - median))[:_AUDITED]
@@ -101,8 +103,11 @@ def evaluate(
     seed: int = 42,
     tick: Callable[[int], None] = lambda predictions: None,
 ) -> Evaluation:
-    """Audits the placement, runs the passes and counts. An audit that fails, or a plain pass that is not always the
-    same, is an error: such numbers would not mean what they claim."""
+    """Audits the placement, runs the passes and counts.
+
+    An audit that fails, or a plain pass that is not always the same, is an error: such numbers would not mean what they
+    claim.
+    """
     audited = audit(on, placement, seed)
     started = time.perf_counter()
     right, statistics = _run(on, placement, passes, masks, seed, tick)
@@ -114,23 +119,21 @@ def evaluate(
 
 
 def difference(on: Bench, placement: Placement, passes: int, masks: str, seed: int) -> tuple[float, float]:
-    """|p in bf16 − p in fp32| over some passes of every item, under the same masks: mean and largest.
+    """|p in bf16 − p in fp32| over a few passes of every item, under the same masks: mean and largest.
 
-    In fp32 no noise waits for what follows, so that this also shows whether waiting changes anything.
+    In fp32 no noise is deferred, so this also shows whether deferring changes anything.
     """
     if on.session.half is None:
         return 0.0, 0.0
     half = on.engine(placement, passes, masks, seed)
     single = LoopEngine(replace(half.session, half=None), half.placements, passes, fold=True, may_wait=False)
 
-    def shown(engine: LoopEngine) -> Tensor:
-        batches = engine.session.data.batches
-        return torch.cat(
-            [b.probabilities.flatten() for batch in batches for b in engine.samples(0, batch, range(passes))]
-        )
+    def flat(engine: LoopEngine) -> Tensor:
+        blocks = (block for batch in engine.session.data.batches for block in engine.samples(0, batch, range(passes)))
+        return torch.cat([block.probabilities.flatten() for block in blocks])
 
-    apart = (shown(half) - shown(single)).abs()
-    return float(apart.mean()), float(apart.max())
+    distance = (flat(half) - flat(single)).abs()
+    return float(distance.mean()), float(distance.max())
 
 
 def audit(on: Bench, placement: Placement, seed: int) -> Audit:
@@ -166,7 +169,7 @@ def _run(
             p = block.probabilities
             plain = p[:1] if plain is None else plain
             if not noisy and not torch.equal(p, plain.expand_as(p)):
-                raise AuditFailed("two plain passes of the deterministic configuration differ: some randomness is on")
+                raise AuditFailed("two plain passes of the deterministic configuration differ: randomness is left on")
             kept.update(p, passes_dim=0)
             right[block.first : block.first + len(p), rows] = p.argmax(-1) == labels[rows]
         statistics.append(kept)
@@ -192,21 +195,21 @@ def _accuracies(on: Bench, right: Tensor) -> pd.DataFrame:
 def _rows(on: Bench, right: Tensor, statistics: list[PassStatistics]) -> pd.DataFrame:
     table, count = on.encoded.table, len(on.encoded.table)
     mean: Tensor | None = None
-    shown = {name: torch.zeros(count, dtype=torch.float64) for name in ("predictive_entropy", "bald")}
+    uncertainties = {name: torch.zeros(count, dtype=torch.float64) for name in ("predictive_entropy", "bald")}
     for batch, kept in zip(on.session.data.batches, statistics, strict=True):
         mean = torch.zeros(count, kept.mean.shape[-1], dtype=torch.float64) if mean is None else mean
         rows = _rows_of(batch)
         mean[rows] = kept.mean.cpu()
-        for name, values in shown.items():
+        for name, values in uncertainties.items():
             values[rows] = getattr(measures, name)(kept).double().cpu()
     assert mean is not None
     prediction = mean.argmax(-1).numpy()
-    found = table[["item", "context", "group", "label"]].copy()
-    found["prediction"] = prediction
-    found["correct"] = prediction == found.label.to_numpy()
-    found["frequency"] = right.double().mean(0).numpy()
-    found["probability"] = list(mean.numpy())
-    return found.assign(**{name: values.numpy() for name, values in shown.items()})
+    items = table[["item", "context", "group", "label"]].copy()
+    items["prediction"] = prediction
+    items["correct"] = prediction == items.label.to_numpy()
+    items["frequency"] = right.double().mean(0).numpy()
+    items["probability"] = list(mean.numpy())
+    return items.assign(**{name: values.numpy() for name, values in uncertainties.items()})
 
 
 def _findings(audited: Audit) -> pd.DataFrame:

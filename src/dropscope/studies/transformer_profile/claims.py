@@ -1,4 +1,4 @@
-"""The published claims of study S2, each judged by our tables.
+"""The published claims, each judged by the tables of this run.
 
 Owns statements, published numbers in words and the rule of each verdict. Claims are about models, so models are the
 replicates: fewer than three decide nothing, whatever their own intervals say. Models whose task is at chance cannot
@@ -17,9 +17,9 @@ from dropscope.analysis import Estimate, difference_of_means, over_networks, ran
 from dropscope.report import Claim, Verdict, format_estimate, verdict_of_interval
 from dropscope.studies.transformer_profile import published
 from dropscope.studies.transformer_profile.comparisons import ALPHA, READINGS, gaps, kind_gap
-from dropscope.studies.transformer_profile.findings import Findings
 from dropscope.studies.transformer_profile.levels import pick
-from dropscope.studies.transformer_profile.results import HIGH_BOTH, MEMORY, OVERALL, PLAIN, REASONING
+from dropscope.studies.transformer_profile.rows import HIGH_BOTH, MEMORY, OVERALL, PLAIN, REASONING
+from dropscope.studies.transformer_profile.tables import Findings
 
 SMALL, LARGE = 50_000_000, 200_000_000  # parameters: below, mid-sized between, and from there on large
 ROBUST = 0.05  # a task that loses less than this is called robust
@@ -27,7 +27,7 @@ FEWEST = 3  # models that decide a claim about models
 UNDECIDED: Verdict = "cannot be decided"
 
 
-def judge(f: Findings) -> list[Claim]:
+def judge_claims(f: Findings) -> list[Claim]:
     """Every claim, in the order of the paper."""
     return [
         _deterministic_beats_mc(f), _collapse(f), _memory_bias(f), _decoder_gap(f), _memory_fragile(f),
@@ -82,7 +82,7 @@ def _collapse(f: Findings) -> Claim:
         "Rates of .1/.1 at inference bring some fine-tuned models down to chance",
         "roberta-base-squad2 .735 → .497, albert-base-v2 .640 → .489",
         f"{len(low)} of {len(able)} models that are above chance without dropout are at chance with it, {len(fallen)} "
-        "of them by a drop beyond .05/15" + "".join(f"; {f.e.shown[name]}" for name in fallen),
+        "of them by a drop beyond .05/15" + "".join(f"; {f.e.short_names[name]}" for name in fallen),
         verdict,
         "overall accuracy: its 95 % interval over contexts lies above chance without dropout and not with it, and the "
         "paired bootstrap and t tests over contexts agree",
@@ -154,7 +154,7 @@ def _reasoning_robust(f: Findings) -> Claim:
 
 def _small_steady(f: Findings) -> Claim:
     found = rank_correlation(list(f.stability.parameters), list(f.stability["std"]))
-    first = ", ".join(f.e.shown[m] for m in f.stability.model[:3])
+    first = ", ".join(f.e.short_names[m] for m in f.stability.model[:3])
     return Claim(
         "small_steady",
         "Small models are the most stable",
@@ -326,15 +326,15 @@ def _without_domains(f: Findings) -> str:
 
 
 def _readings(f: Findings) -> str:
-    said = []
+    readings = []
     for reading in READINGS:
         part = f.drops[f.drops.reading == reading].set_index("group") if len(f.drops) else f.drops
         if MEMORY not in part.index or REASONING not in part.index:
             continue
         memory, reasoning = (100 * float(part["drop"][group]) for group in (MEMORY, REASONING))
         ratio = f" = {memory / reasoning:.1f}×" if reasoning > 0 and memory > 0 else ""
-        said.append(f"{memory:.1f} against {reasoning:.1f} points{ratio} ({reading})")
-    return ", ".join(said) or "no such drop was measured"
+        readings.append(f"{memory:.1f} against {reasoning:.1f} points{ratio} ({reading})")
+    return ", ".join(readings) or "no such drop was measured"
 
 
 def _of_family(f: Findings, family: str) -> list[str]:
@@ -343,7 +343,7 @@ def _of_family(f: Findings, family: str) -> list[str]:
 
 
 def _listed(f: Findings, values: pd.Series) -> str:
-    return ", ".join(f"{value:.4f} ({f.e.shown[str(name)]})" for name, value in values.items()) or "not measured"
+    return ", ".join(f"{value:.4f} ({f.e.short_names[str(name)]})" for name, value in values.items()) or "not measured"
 
 
 def _difference(e: Estimate, digits: int = 3) -> str:

@@ -1,6 +1,6 @@
-"""What a folder of the study holds: a part per model and configuration, each whole or not there, and the tables.
+"""The folder of a run: a part per model and configuration, complete or absent, and the tables made of them.
 
-Owns names and formats, so that a killed run is taken up where it was left. It runs nothing.
+Owns names and formats, so that a killed run continues where it stopped. It runs nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import pandas as pd
 
-from dropscope.atomic import atomic_write
-from dropscope.errors import BadInput
+from dropscope.atomic import atomic_write, read_json
+from dropscope.errors import BadInput, Phrase
 from dropscope.report import write_text
 from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS
 
@@ -34,7 +34,7 @@ def slug(name: str) -> str:
     return f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
-class Parts:
+class ModelParts:
     """The parts of one model."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -63,16 +63,16 @@ class Parts:
     def check(self, checkpoint: str) -> None:
         """Parts of one model come from one checkpoint."""
         record = self._at / "model.json"
-        before = json.loads(record.read_text()).get("checkpoint") if record.exists() else None
+        before = read_json(record).get("checkpoint") if record.exists() else None
         if before is not None and before != checkpoint:
-            raise BadInput("what lies in a folder comes from this checkpoint", self.name, "its files are others now",
-                           "write another --out")  # fmt: skip
+            what, got = f"out must hold results of {self.name} as it is", Phrase("results of other files than its own")
+            raise BadInput(what, "out", got, "choose another folder")
 
     def write_model(self, row: Mapping[str, Any]) -> None:
         write_text(self._at / "model.json", json.dumps(row, indent=2) + "\n")
 
     def write_configuration(self, row: Mapping[str, Any], tables: Mapping[str, pd.DataFrame]) -> None:
-        """`row` goes last: with it, the part is there."""
+        """`row` is written last: with it, the part is complete."""
         at = self._at / str(row["configuration"])
         for name in _OF_A_CONFIGURATION:
             table = tables[name].copy()
@@ -85,9 +85,9 @@ class Parts:
         _write(self._at / "sensitivity.parquet", table.assign(model=self.name)[["model", *table.columns]])
 
     def rows(self) -> list[dict[str, Any]]:
-        """The configurations that are there, in the order of the paper."""
+        """Rows of the configurations that are complete, in the order of the paper."""
         at = [self._at / c.name / "configuration.json" for c in CONFIGURATIONS if self.has(c.name)]
-        return [json.loads(path.read_text()) for path in at]
+        return [read_json(path) for path in at]
 
     def tables(self, name: str) -> list[pd.DataFrame]:
         if name == "sensitivity":
@@ -97,16 +97,17 @@ class Parts:
     def model_row(self, learning_rate: float, reason: str | None) -> dict[str, Any]:
         """The model's row: facts as far as they are known, `skipped` where there is a reason."""
         record = self._at / "model.json"
-        facts = json.loads(record.read_text()) if record.exists() else {}
+        facts = read_json(record) if record.exists() else {}
         rows = self.rows()
-        said = [*facts.get("remarks", []), *(text for row in rows for text in row["remarks"]), *_on_precision(rows)]
+        heard = (text for row in rows for text in row["remarks"])
+        remarks = dict.fromkeys([*facts.get("remarks", []), *heard, *_on_precision(rows)])
         timed = sorted((self._folder / "weights").glob(f"{slug(self.name)}*.seconds.json"))
         return {
             "model": self.name, "family": facts.get("family", ""), "kind": facts.get("kind", ""),
             "parameters": facts.get("parameters", 0), "specialised": facts.get("specialised", False),
             "status": "ok" if reason is None else "skipped", "reason": reason or "",
-            "seconds_training": float(sum(json.loads(path.read_text())["seconds"] for path in timed)),
-            "learning_rate": learning_rate, "remarks": "; ".join(dict.fromkeys(said)),
+            "seconds_training": float(sum(read_json(path)["seconds"] for path in timed)),
+            "learning_rate": learning_rate, "remarks": "; ".join(remarks),
         }  # fmt: skip
 
 
@@ -119,21 +120,21 @@ def _on_precision(rows: list[dict[str, Any]]) -> list[str]:
     return [f"probabilities in bf16 differ from fp32 under the same masks by {spread}"]
 
 
-def collect(folder: Path, models: Mapping[str, str | None], learning_rate: float) -> pd.DataFrame:
-    """Writes the tables of these models (each with the reason why it was skipped, or None); the table of models.
+def write_tables(folder: Path, models: Mapping[str, str | None], learning_rate: float) -> pd.DataFrame:
+    """Writes the tables of these models (each with the reason why it was skipped, or None); returns that of models.
 
-    What is there of a skipped model stays out of the other tables.
+    Parts of a skipped model stay out of the other tables.
     """
-    parts = {name: Parts(folder, name) for name in models}
-    whole = [parts[name] for name, reason in models.items() if reason is None]
+    parts = {name: ModelParts(folder, name) for name in models}
+    evaluated = [parts[name] for name, reason in models.items() if reason is None]
     listed = pd.DataFrame(
         [parts[n].model_row(learning_rate, reason) for n, reason in models.items()], columns=list(_MODEL)
     )
     _write(folder / "models.parquet", listed)
-    rows = pd.DataFrame([row for part in whole for row in part.rows()])
+    rows = pd.DataFrame([row for part in evaluated for row in part.rows()])
     _write(folder / "configurations.parquet", rows.drop(columns="remarks", errors="ignore"))
     for name in (*_OF_A_CONFIGURATION, "sensitivity"):
-        tables = [table for part in whole for table in part.tables(name) if len(table)]
+        tables = [table for part in evaluated for table in part.tables(name) if len(table)]
         if tables:
             _write(folder / f"{name}.parquet", pd.concat(tables, ignore_index=True))
     return listed

@@ -1,7 +1,8 @@
 """Fine-tuning as the paper does it: AdamW, a tenth of linear warm-up, linear decay, clipped gradients, a few epochs.
 
 Owns the recipe and the two protocols: `once` (with the checkpoint's own dropout; five evaluations of one network) and
-`per_configuration` (five networks, each trained with the dropout it is evaluated with). The loop is `training.fit`.
+`per_configuration` (five networks, each trained with the dropout it is evaluated with). See `studies.training` for the
+loop.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,13 @@ import torch
 from torch import Tensor, nn
 
 from dropscope.injection import examine, injected
+from dropscope.loading import Checkpoint
 from dropscope.model import Call
 from dropscope.report import write_text
 from dropscope.studies.training import History, Recipe, fit, trained_once
-from dropscope.studies.transformer_profile.checkpoints import Described, load
+from dropscope.studies.transformer_profile.checkpoints import load_network
 from dropscope.studies.transformer_profile.configurations import Configuration, placement_of
-from dropscope.studies.transformer_profile.tokens import Encoded, Shuffled
+from dropscope.studies.transformer_profile.tokens import Encoded, ShuffledBatches
 
 _WARM_UP = 0.1
 _BATCH = 16
@@ -39,41 +42,53 @@ class Tuning:
     precision: str = "16-mixed"  # on CUDA; float32 on a CPU
 
 
-def fine_tuned(
-    path: Path,
-    described: Described,
-    encoded: Encoded,
-    classes: int,
-    tuning: Tuning,
-    about: dict[str, Any],
-    seed: int,
-    device: torch.device,
-    configuration: Configuration | None = None,
-    mode: str = "config",
-    show: bool | None = None,
-) -> nn.Module:
-    """The trained classifier. Weights at `path` are not trained again; `.seconds.json` beside them has the time.
+@dataclass(frozen=True, eq=False)
+class Training:
+    """One network to train.
 
     With a `configuration` the network is trained with its dropout: in `config` mode built so, in `component` mode with
     the same noise that evaluates it, at another seed. Without one it keeps the checkpoint's own dropout.
     """
-    rates = None
-    if configuration is not None and mode == "config":
-        rates = {"attention": configuration.attention, "hidden": configuration.ffn}
-        rates |= {"head": 0.0} if configuration.deterministic else {}
-    noisy = configuration if mode == "component" else None
+
+    checkpoint: Checkpoint
+    items: Encoded
+    classes: int
+    tuning: Tuning
+    seed: int
+    device: torch.device
+    configuration: Configuration | None = None
+    mode: str = "config"
+
+    @property
+    def rates(self) -> dict[str, float] | None:
+        """Rates that the config is built with; None leaves the checkpoint's."""
+        if self.configuration is None or self.mode != "config":
+            return None
+        rates = {"attention": self.configuration.attention, "hidden": self.configuration.ffn}
+        return rates | ({"head": 0.0} if self.configuration.deterministic else {})
+
+
+def fine_tune(path: Path, training: Training, about: dict[str, Any], show: bool | None = None) -> nn.Module:
+    """The trained classifier. Weights at `path` are not trained again; `.seconds.json` beside them has the time.
+
+    `about` says what the network was trained on, and must agree with what is there.
+    """
+    checkpoint, seed, device = training.checkpoint, training.seed, training.device
     timing = path.with_suffix(".seconds.json")
 
     def train(net: nn.Module) -> History:
         started = time.perf_counter()
-        with _noise(net, noisy, encoded, seed):
-            batches = Shuffled(encoded, _BATCH, seed, device)
-            history = fit(net, recipe(tuning, device), batches, seed, device, show, f"training {described.name}")
+        with _noise(net, training):
+            batches = ShuffledBatches(training.items, _BATCH, seed, device)
+            steps = recipe(training.tuning, device)
+            history = fit(net, steps, batches, seed, device, show, f"training {checkpoint.name}")
         write_text(timing, json.dumps({"seconds": time.perf_counter() - started}) + "\n")
         return history
 
-    about = {**about, **asdict(tuning), "model": described.name, "configuration": configuration and configuration.name}
-    return trained_once(path, lambda: load(described, classes, seed, rates), train, about)
+    name = training.configuration and training.configuration.name
+    about = {**about, **asdict(training.tuning), "model": checkpoint.name, "configuration": name}
+    build = partial(load_network, checkpoint, training.classes, seed, training.rates)
+    return trained_once(path, build, train, about)
 
 
 def recipe(tuning: Tuning, device: torch.device) -> Recipe:
@@ -81,7 +96,7 @@ def recipe(tuning: Tuning, device: torch.device) -> Recipe:
     return Recipe(
         epochs=tuning.epochs,
         loss=_loss,
-        score=lambda net: next(epoch),  # the paper holds no items back to choose by: the last epoch is kept
+        score=lambda net: next(epoch),  # the paper holds out no items to choose by: the last epoch is kept
         optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=tuning.learning_rate),
         schedule=lambda optimizer, steps: torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: warm_up_and_decay(step, steps)
@@ -106,10 +121,10 @@ def _loss(net: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     return nn.functional.cross_entropy(logits.float(), batch["labels"])
 
 
-def _noise(
-    net: nn.Module, configuration: Configuration | None, encoded: Encoded, seed: int
-) -> AbstractContextManager[Any]:
-    if configuration is None:
+def _noise(net: nn.Module, training: Training) -> AbstractContextManager[Any]:
+    if training.configuration is None or training.mode != "component":
         return nullcontext()
-    site_map = examine(net, Call.of(encoded.inputs(range(min(4, len(encoded.tokens))))))
-    return injected(net, placement_of(configuration, "component", None), seed + 1, site_map=site_map)
+    items = training.items
+    site_map = examine(net, Call.of(items.inputs(range(min(4, len(items.tokens))))))
+    placement = placement_of(training.configuration, "component", None)
+    return injected(net, placement, training.seed + 1, site_map=site_map)

@@ -1,7 +1,7 @@
-"""The tables an evaluation left in its folder, read once and checked, as everything that reports on them asks for them.
+"""The rows of a run, read once from its folder and checked.
 
 Owns the names of tables and columns, which groups and configurations there are, and that all configurations of a model
-were evaluated on the same items. Writing the tables is the evaluation's.
+were evaluated on the same items. See `store` for how the rows are written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, Phrase
 
 OVERALL, MEMORY, REASONING = "overall", "memory", "reasoning"
 PLAIN, BASELINE, HIGH_ATTENTION, HIGH_FFN, HIGH_BOTH = (
@@ -32,7 +32,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class Evaluations:
     """The tables of one folder; `models` are those that were evaluated, `skipped` those that could not be."""
 
     models: pd.DataFrame
@@ -49,19 +49,19 @@ class Evaluated:
         return tuple(self.models.model)
 
     @cached_property
-    def shown(self) -> dict[str, str]:
+    def short_names(self) -> dict[str, str]:
         """What tables and figures call a model: the last part of its name, or all of it where two end alike."""
         ends = [short(name) for name in self.names]
         return {name: end if ends.count(end) == 1 else name for name, end in zip(self.names, ends, strict=True)}
 
     @cached_property
     def groups(self) -> tuple[str, ...]:
-        """Groups within the whole: memory before reasoning, or the user's in order; none where one group is all."""
-        found = [name for name in dict.fromkeys(self.passes["group"]) if name != OVERALL]
-        if len(found) < 2:
+        """Memory before reasoning, or the user's groups in order; none where one group is all."""
+        names = [name for name in dict.fromkeys(self.passes["group"]) if name != OVERALL]
+        if len(names) < 2:
             return ()
-        known = [name for name in (MEMORY, REASONING) if name in found]
-        return (*known, *(name for name in found if name not in known))
+        known = [name for name in (MEMORY, REASONING) if name in names]
+        return (*known, *(name for name in names if name not in known))
 
     @property
     def all_groups(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class Evaluated:
 
     @cached_property
     def stochastic(self) -> tuple[str, ...]:
-        """Every configuration but the deterministic one, in the order of their table."""
+        """Every configuration except the deterministic one, in the order of their table."""
         return tuple(name for name in dict.fromkeys(self.configurations.configuration) if name != PLAIN)
 
     @property
@@ -115,26 +115,29 @@ class Evaluated:
         return self.configurations.set_index(["model", "configuration"], drop=False).sort_index()
 
 
-def read(out: Path) -> Evaluated:
-    """The tables of `out`; BadInput where one is absent or lacks a column, or a model's items differ."""
-    tables = {name: _table(out, name) for name in COLUMNS}
+def read_rows(folder: Path) -> Evaluations:
+    """The tables of a folder.
+
+    Raises:
+        BadInput: Where one is absent or lacks a column, or the items of a model differ.
+    """
+    tables = {name: _table(folder, name) for name in COLUMNS}
     absent = [name for name, table in tables.items() if table is None and name != "sensitivity"]
     if absent:
-        raise BadInput(
-            "a folder of this study holds its tables", "tables that are absent", absent, f"run the study into {out}"
-        )
+        got = Phrase(f"none for {', '.join(absent)}")
+        raise BadInput(f"{folder} must hold the tables of this study", "out", got, "run the study into this folder")
     models, items = tables["models"], tables["items"]
     assert models is not None
     assert items is not None
     evaluated = models[(models.status == "ok") & models.model.isin(set(items.model))]
     left = models[~models.model.isin(set(evaluated.model))]
-    found = Evaluated(
+    rows = Evaluations(
         evaluated.reset_index(drop=True), left.reset_index(drop=True),
         **{name: tables[name] for name in ("configurations", "passes", "items", "audits", "sensitivity")},
     )  # fmt: skip
-    for model in found.names:
-        _check_same_items(found, model)
-    return found
+    for model in rows.names:
+        _check_same_items(rows, model)
+    return rows
 
 
 def short(model: str) -> str:
@@ -146,27 +149,27 @@ def short(model: str) -> str:
     return model.rstrip("/").split("/")[-1]
 
 
-def _table(out: Path, name: str) -> pd.DataFrame | None:
-    path = out / f"{name}.parquet"
+def _table(folder: Path, name: str) -> pd.DataFrame | None:
+    path = folder / f"{name}.parquet"
     if not path.exists():
         return None
     table = pd.read_parquet(path)
     missing = [column for column in COLUMNS[name].split() if column not in table]
     if missing:
-        raise BadInput("a table has the columns of this study", f"missing in {path}", missing, "run the study again")
+        what, got = f"{path.name} must have the columns of this study", Phrase(f"none for {', '.join(missing)}")
+        raise BadInput(what, path.name, got, "run the study again")
     return table
 
 
-def _check_same_items(found: Evaluated, model: str) -> None:
+def _check_same_items(rows: Evaluations, model: str) -> None:
     known: tuple[str, list[object]] | None = None
-    for configuration in (PLAIN, *found.stochastic):
-        if not found.has(model, configuration):
+    for configuration in (PLAIN, *rows.stochastic):
+        if not rows.has(model, configuration):
             continue
-        items = list(found.outcomes(model, configuration).item)
+        items = list(rows.outcomes(model, configuration).item)
         if known is None:
             known = (configuration, items)
         elif items != known[1]:
-            raise BadInput(
-                f"a model's configurations have the same items as {known[0]!r}", f"{configuration!r} of {model!r}",
-                f"{len(items)} items", "evaluate the model again into a new folder",
-            )  # fmt: skip
+            what = f"{configuration!r} of {model!r} must have the same items as {known[0]!r}"
+            got = Phrase(f"{len(items)} items")
+            raise BadInput(what, configuration, got, "evaluate the model again into a new folder")

@@ -1,0 +1,155 @@
+"""What is asked of the study: the options as they are written, and the plan that they become once checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dropscope.checks import check_choice, check_passes
+from dropscope.errors import BadInput
+from dropscope.studies.transformer_profile.configurations import MODES
+from dropscope.studies.transformer_profile.evaluation import PRECISIONS
+from dropscope.studies.transformer_profile.fine_tuning import Tuning
+from dropscope.studies.transformer_profile.items import Items
+from dropscope.studies.transformer_profile.presets import PRESETS
+from dropscope.studies.transformer_profile.tokens import LONG_TEXTS
+
+MASKS = ("per_example", "per_pass")
+PROTOCOLS = ("once", "per_configuration", "none")
+
+_DOMAINS = ("squad", "hellaswag", "items")
+_COLUMNS = ("text_column", "label_column", "group_column")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of the study.
+
+    Attributes:
+        models: Folders or Hub names; the preset's checkpoints where None.
+        squad: SQuAD's official JSON, the memory domain.
+        hellaswag: HellaSwag's official JSON lines, the reasoning domain.
+        data: A labelled .csv, .jsonl or .parquet instead of the two.
+        text_column: Column of the texts in `data`; "text" where None.
+        label_column: Column of the labels in `data`; "label" where None.
+        group_column: Column of the groups in `data`; "group" where None and there is one.
+        preset: How much of the study is run: a name in `PRESETS`.
+        items: Items in all, a multiple of 20; the preset's where None.
+        passes: Passes per configuration; the preset's where None.
+        learning_rate: Of the fine-tuning.
+        rates: What a rate reaches: "config" fields of the family, or exactly each "component".
+        masks: "per_example" or "per_pass".
+        train: "once", "per_configuration", or "none" for checkpoints that are trained already.
+        context: Whether memory items show the start of their paragraph.
+        long_texts: Texts longer than a model takes: "skip" them with their context, or "cut" them.
+        precision: Of the passes: "auto", "fp32" or "bf16".
+        seed: Of items, training and noise.
+        out: Folder of the results.
+        device: "cpu" or "cuda"; the GPU where None and there is one.
+        progress: Whether progress is shown; None decides by the terminal.
+    """
+
+    models: Sequence[str] | None = None
+    squad: str | Path | None = None
+    hellaswag: str | Path | None = None
+    data: str | Path | None = None
+    text_column: str | None = None
+    label_column: str | None = None
+    group_column: str | None = None
+    preset: str = "paper"
+    items: int | None = None
+    passes: int | None = None
+    learning_rate: float = 2e-5
+    rates: str = "config"
+    masks: str = "per_example"
+    train: str = "once"
+    context: bool = True
+    long_texts: str = "skip"
+    precision: str = "auto"
+    seed: int = 42
+    out: str | Path = "transformer-profile"
+    device: str | torch.device | None = None
+    progress: bool | None = None
+
+    def check(self) -> None:
+        """Refuses values that cannot be used, and options that contradict each other; reads no file.
+
+        Raises:
+            BadInput: For the first of them.
+        """
+        check_choice(self.preset, "preset", PRESETS)
+        check_choice(self.rates, "rates", MODES)
+        check_choice(self.masks, "masks", MASKS)
+        check_choice(self.train, "train", PROTOCOLS)
+        check_choice(self.long_texts, "long_texts", LONG_TEXTS)
+        check_choice(self.precision, "precision", ("auto", *PRECISIONS))
+        if not isinstance(self.learning_rate, float) or not 0 < self.learning_rate < 1:
+            remedy = "write learning_rate=2e-5"
+            raise BadInput("learning_rate must be between 0 and 1", "learning_rate", self.learning_rate, remedy)
+        names = self.model_names
+        if not names or any(not name.strip() for name in names) or len(set(names)) < len(names):
+            raise BadInput("models must name each folder or Hub checkpoint once", "models", list(names),
+                           "write models=['A', 'B']")  # fmt: skip
+        if self.data is not None:
+            self._refuse(_DOMAINS, "data")
+        else:
+            self._refuse(_COLUMNS, "squad and hellaswag")
+            absent = next((name for name in ("squad", "hellaswag") if getattr(self, name) is None), None)
+            if absent is not None:
+                what = f"{absent} must be given: the study needs both domains, or a labelled file"
+                raise BadInput(what, absent, None, "write squad=FILE and hellaswag=FILE, or data=FILE")
+        if self.passes is not None and check_passes(self.passes) < 2:
+            remedy = "write passes=100"
+            raise BadInput("passes must be at least 2, to have a spread over them", "passes", self.passes, remedy)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The models that were asked for, or the preset's; a folder below ~ by its full path."""
+        if self.models is None:
+            return PRESETS[self.preset].models
+        return tuple(str(Path(name).expanduser()) if name.startswith("~") else name for name in self.models)
+
+    def _refuse(self, names: Sequence[str], given: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None:
+                raise BadInput(f"{name} must be left out with {given}", name, value, f"leave {name} out")
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The options, checked, with the preset's sizes and the items read. No model is loaded yet."""
+
+    options: Options
+    models: tuple[str, ...]
+    items: Items
+    passes: int
+    sensitivity_passes: int
+    tuning: Tuning
+    device: torch.device
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.options.out)
+
+    @property
+    def precision(self) -> str:
+        """What the passes run in: `auto` is bf16 on a GPU, its difference to fp32 measured, and fp32 elsewhere."""
+        asked = self.options.precision
+        return ("bf16" if self.device.type == "cuda" else "fp32") if asked == "auto" else asked
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What every part in a folder has in common."""
+        options = self.options
+        return {
+            "data": self.items.fingerprint, "classes": list(self.items.classes),
+            "rates": options.rates, "masks": options.masks, "protocol": options.train,
+            "passes": self.passes, "sensitivity_passes": self.sensitivity_passes,
+            **asdict(self.tuning), "seed": options.seed, "long_texts": options.long_texts,
+            "precision": options.precision,
+        }  # fmt: skip

@@ -1,0 +1,286 @@
+"""The report of a run: its tables, figures and claims as files, and the words of its summary.
+
+Owns which files there are and the sentences. Every number in them is in a table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from dropscope.report import Claim, markdown, write_figure, write_summary, write_table
+from dropscope.studies.transformer_profile import figures
+from dropscope.studies.transformer_profile.claims import judge_claims
+from dropscope.studies.transformer_profile.levels import pick, spread
+from dropscope.studies.transformer_profile.networks import SENSITIVITY_RATE
+from dropscope.studies.transformer_profile.options import Plan
+from dropscope.studies.transformer_profile.presets import PRESETS
+from dropscope.studies.transformer_profile.recommendations import RULE, overall_only
+from dropscope.studies.transformer_profile.rows import OVERALL, PLAIN, Evaluations, read_rows
+from dropscope.studies.transformer_profile.tables import Findings, all_tables, analyse
+
+TITLE = "Dropout robustness and cognitive profile of transformers"
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a folder's rows say: tables by name, the judged claims, and the paragraphs beside them."""
+
+    tables: dict[str, pd.DataFrame]
+    claims: tuple[Claim, ...]
+    paragraphs: tuple[str, ...]
+
+
+def write_report(plan: Plan, models: pd.DataFrame) -> Report:
+    """Writes `tables/`, `figures/` and `summary.md` of a run from its rows."""
+    report = report_rows(plan.folder)
+    paragraphs = [*_method(plan, models), *report.paragraphs]
+    write_summary(plan.folder, TITLE, paragraphs, report.claims, _smaller(plan, models))
+    return report
+
+
+def report_rows(folder: Path) -> Report:
+    """Writes `tables/` and `figures/` from the rows in a folder. Without an evaluated model there are none."""
+    e = read_rows(folder)
+    if not e.names:
+        return Report({}, (), (*_skipped(e), "No model was evaluated."))
+    f = analyse(e)
+    tables = _write_tables(folder, f)
+    _write_figures(folder, f)
+    return Report(tables, tuple(judge_claims(f)), (*_skipped(e), *_results(f)))
+
+
+def _write_tables(folder: Path, f: Findings) -> dict[str, pd.DataFrame]:
+    names = f.e.short_names
+    written = {}
+    for name, (table, caption) in all_tables(f).items():
+        if len(table):
+            shown = table.assign(model=[names.get(str(m), m) for m in table.model]) if "model" in table else table
+            write_table(folder, name, shown, caption)
+            written[name] = shown
+    return written
+
+
+def _write_figures(folder: Path, f: Findings) -> None:
+    numbered = [OVERALL, *reversed(f.e.groups)]  # as in the paper: overall, reasoning, memory
+    for number, group in enumerate(numbered, start=1):
+        write_figure(folder, f"figure_{number}_{_file_name(group)}", figures.bars(f.e, f.levels, group))
+    if f.e.sensitivity is not None:
+        for model in dict.fromkeys(f.e.sensitivity.model):
+            if model in f.e.short_names:
+                name = f"sensitivity_{_file_name(f.e.short_names[model])}"
+                write_figure(folder, name, figures.sensitivity_map(f.e, model))
+
+
+def _file_name(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-." else "_" for letter in name)
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def _method(plan: Plan, models: pd.DataFrame) -> list[str]:
+    options, tuning = plan.options, plan.tuning
+    sides = {side: plan.items.side(side) for side in ("train", "test")}
+    groups = ", ".join(f"{count} {name}" for name, count in sides["test"].groupby("group").size().items())
+    how = {
+        "once": f"Each model was fine-tuned once at a learning rate of {tuning.learning_rate:g} for "
+        f"{tuning.epochs} epochs, with the checkpoint's own dropout.",
+        "per_configuration": "Each model was fine-tuned five times, with the dropout of the configuration it is "
+        f"evaluated under, at {tuning.learning_rate:g} for {tuning.epochs} epochs.",
+        "none": "The checkpoints came trained.",
+    }[options.train]
+    meaning = {
+        "config": "what the config fields of each family reach (the hidden field also touches attention outputs, "
+        "embeddings and some heads)",
+        "component": "exactly the attention weights and the output of the feed-forward blocks",
+    }[options.rates]
+    masks = {"per_example": "every item of a pass has masks of its own", "per_pass": "all items of a pass share a mask"}
+    ok = models[models.status == "ok"]
+    apart = set(sides["train"].context).isdisjoint(sides["test"].context)
+    none_shared = "; none shares its context with the other side" if apart and len(sides["train"]) else ""
+    remarks = "".join(f" {text[0].upper()}{text[1:]}." for text in plan.items.remarks)
+    return [
+        f"{len(sides['train'])} items to train on, {len(sides['test'])} to test on ({groups}){none_shared}.{remarks}",
+        f"{how} Five configurations of an attention and an FFN rate, {plan.passes} passes each. Rates are {meaning}; "
+        f"{masks[options.masks]}. Every evaluation was audited: `audits.parquet` has the asked and the measured rate "
+        f"of every site. Two plain passes of the deterministic configuration agreed to the bit.",
+        f"The sensitivity map has one site at a time at rate {SENSITIVITY_RATE:g}, {plan.sensitivity_passes} passes.",
+        "## Models",
+        "\n".join(f"- {row.model}: {row.remarks}" for row in ok.itertuples()),
+    ]
+
+
+def _smaller(plan: Plan, models: pd.DataFrame) -> list[str]:
+    """Where this run is smaller than the paper's."""
+    paper, evaluated = PRESETS["paper"], int((models.status == "ok").sum())
+    sizes = {
+        f"models: {evaluated} of the paper's {len(paper.models)}": evaluated < len(paper.models),
+        f"items: {len(plan.items.table)} of {paper.items}": len(plan.items.table) < paper.items,
+        f"passes: {plan.passes} of {paper.passes}": plan.passes < paper.passes,
+        f"epochs: {plan.tuning.epochs} of {paper.epochs}": plan.options.train != "none"
+        and plan.tuning.epochs < paper.epochs,
+    }
+    return [line for line, smaller in sizes.items() if smaller]
+
+
+def _results(f: Findings) -> list[str]:
+    cost = " A lower NLL alone may also be had from temperature scaling, at no cost per example."
+    return [
+        _scope(f), "## Audits", *_audits(f.e), "## Accuracy", _accuracies(f), *_flags(f), "## Tests", *_tests(f),
+        *_sensitivity(f), "## Recommendations", RULE + cost, *_recommendations(f),
+    ]  # fmt: skip
+
+
+def _skipped(e: Evaluations) -> list[str]:
+    lines = [f"- {row.model}: {row.reason}" for row in e.skipped.itertuples(index=False)]
+    return ["Models that could not be evaluated:\n\n" + "\n".join(lines)] if lines else []
+
+
+def _scope(f: Findings) -> str:
+    e, settings = f.e, f.e.configurations[f.e.configurations.model.isin(f.e.names)]
+    modes, masks, protocols = (", ".join(sorted(set(settings[name]))) for name in ("mode", "masks", "protocol"))
+    noisy = f.levels[f.levels.configuration != PLAIN]
+    rates = ", ".join(f"{rate:g}" for rate in sorted(set(e.models.learning_rate.dropna())))
+    return (
+        f"{len(e.names)} model(s) × {f.levels.configuration.nunique()} configurations; "
+        f"{int(f.levels['items'].max())} items of {int(f.levels.contexts.max())} contexts; "
+        f"{int(noisy.passes.max()) if len(noisy) else 0} passes; rates meant as {modes}; masks {masks}; "
+        f"training {protocols}{f', learning rate {rates}' if rates else ''}. One training run per model: differences "
+        "between models are also differences between training runs."
+        + " So are those between configurations: each was trained for."
+        * ("per_configuration" in protocols)
+    )
+
+
+def _audits(e: Evaluations) -> list[str]:
+    settings = e.configurations[e.configurations.model.isin(e.names)]
+    failed = settings[~settings.audit_ok.astype(bool)]
+    asked = e.audits[e.audits.asked > 0]
+    silent = asked[~asked.fired.astype(bool)]
+    off = (asked.measured - asked.asked).abs()
+    said = [
+        f"{len(settings) - len(failed)} of {len(settings)} evaluations passed their audit; {len(asked)} times a site "
+        f"was asked to drop, {len(silent)} of them silent"
+        + (f"; measured rates within {off.max():.3f} of those asked." if len(asked) else ".")
+    ]
+    if len(failed):
+        listed = [f"- {e.short_names[row.model]}, {row.configuration}" for row in failed.itertuples(index=False)]
+        said.append("FAILED audits, whose numbers mean nothing:\n\n" + "\n".join(listed))
+    for row in list(silent.itertuples(index=False))[:20]:
+        said.append(f"Silent: {row.site}, call {row.call}, in {row.model}, {row.configuration}.")
+    varying = [
+        f"{e.short_names[model]} (std {std:.2g})"
+        for model in e.names
+        if e.has(model, PLAIN) and (std := spread(e.accuracies(model, PLAIN))) > 0
+    ]
+    said.append(
+        f"NOT deterministic without dropout: {', '.join(varying)}."
+        if varying
+        else "The deterministic configuration has std exactly 0 in every model evaluated."
+    )
+    return said
+
+
+def _accuracies(f: Findings) -> str:
+    """Every configuration of a few models; of many, the deterministic one and the baseline."""
+    rows = []
+    few = len(f.e.names) <= 4
+    for (model, configuration), part in f.levels.groupby(["model", "configuration"], sort=False):
+        if not few and configuration not in (PLAIN, f.e.mc):
+            continue
+        row = {"model": f.e.short_names[str(model)], "configuration": configuration}
+        for one in part.itertuples(index=False):
+            mark = f" [{one.floor}]" if one.floor else ""
+            row[one.group] = f"{one.accuracy:.3f} ± {one.std:.3f} ({one.low:.3f} to {one.high:.3f}){mark}"
+        rows.append(row)
+    rest = "" if few else " The other configurations are in `tables/accuracy.md`."
+    return f"Mean ± std over passes (95 % interval over contexts).{rest}\n\n{markdown(pd.DataFrame(rows))}"
+
+
+def _flags(f: Findings) -> list[str]:
+    low = {}
+    for group in f.e.all_groups:
+        floors = pick(f.levels, PLAIN, group, "floor")
+        names = [f.e.short_names[str(name)] for name in floors.index if floors[name]]
+        if names:
+            listed = f" ({', '.join(names)})" if len(names) < len(floors) else ""
+            low[group] = f"{group} in {len(names)} of {len(floors)} models{listed}"
+    said = []
+    if low:
+        said.append(
+            f"Chance floor: without any dropout, {'; '.join(low.values())} not above chance. What is at chance cannot "
+            "get worse, so nothing follows about its robustness."
+        )
+    broken = f.consistency[~f.consistency.consistent.astype(bool)]
+    theirs = int((f.consistency.source == "published").sum())
+    said.append(
+        f"Std consistency: {(broken.source == 'here').sum()} of our {(f.consistency.source == 'here').sum()} rows and "
+        f"{(broken.source == 'published').sum()} of the {theirs} published rows have an overall std below the least "
+        "that the stds of their groups allow."
+    )
+    return said
+
+
+def _tests(f: Findings) -> list[str]:
+    said = []
+    if len(f.within):
+        part = f.within[f.within["group"] == OVERALL]
+        worse, better = part[part.difference < 0], part[part.difference > 0]
+        said.append(
+            f"Within models, {len(part)} tests of overall accuracy, deterministic against stochastic (paired bootstrap "
+            f"and cluster-robust t over contexts, both): {int(worse.beyond_05_15.sum())} worse and "
+            f"{int(better.beyond_05_15.sum())} better with dropout at .05/15; {int(worse.beyond_holm.sum())} and "
+            f"{int(better.beyond_holm.sum())} after Holm over all {len(f.within)} tests, groups included."
+        )
+    if len(f.stability) >= 4:
+        for row in f.quartiles.itertuples(index=False):
+            said.append(
+                f"Stability quartiles on {row.group} accuracy: {row.steadiest:.3f} (steadiest) against "
+                f"{row.least_steady:.3f}, p = {row.p:.3g} ({row.test}), "
+                f"{'beyond' if row.beyond_05_3 else 'not beyond'} .05/3; Cohen's d over models {row.d_over_models:.2f}."
+            )
+    else:
+        said.append("Fewer than four models: no stability quartiles.")
+    for row in f.attention_or_ffn.itertuples(index=False):
+        if row.group == OVERALL and row.hurts_more != "cannot be decided":
+            said.append(
+                f"{f.e.short_names[row.model]}: {row.hurts_more} noise hurts more (accuracy at high attention minus "
+                f"high FFN {row.difference:+.3f}, {row.low:+.3f} to {row.high:+.3f})."
+            )
+    return said
+
+
+def _sensitivity(f: Findings) -> list[str]:
+    if f.e.sensitivity is None or f.e.sensitivity.empty:
+        return []
+    lines = []
+    for model, table in f.e.sensitivity.groupby("model", sort=False):
+        said = []
+        for group, part in table.groupby("group", sort=False):
+            change = 100 * (part.accuracy - part.deterministic_accuracy)
+            row = part.loc[change.idxmin()]
+            place = f"{row.component} of layer {row.layer} at {row.rate:g} ({change.min():+.1f} points)"
+            said.append(f"{group} by {place if change.min() < 0 else 'none'}")
+        lines.append(f"- {f.e.short_names.get(str(model), model)}: {', '.join(said)}")
+    head = "Most disturbed by noise in one place alone (descriptive: all places share the items, the worst is picked):"
+    return ["## Where in the network", f"{head}\n\n" + "\n".join(lines)]
+
+
+def _recommendations(f: Findings) -> list[str]:
+    lines = []
+    for one in overall_only(f.recommendations):
+        if one.choice == PLAIN:
+            what = "keep one deterministic pass"
+        else:
+            rates = f"attention {one.attention_rate:g}, FFN {one.ffn_rate:g}"
+            what = f"MC dropout, {one.choice} ({rates}), {one.passes} passes"
+        audit = "audit passed" if one.audit_ok else "AUDIT FAILED"
+        others = [
+            g for g in f.recommendations if g.model == one.model and g.group != OVERALL and g.choice != one.choice
+        ]
+        apart = "".join(f" On {g.group} alone: {g.choice}." for g in others)
+        lines.append(f"- **{f.e.short_names[one.model]}**: {what}: {one.reason} ({audit}).{apart}")
+    return ["\n".join(lines)] if lines else ["No model has both a deterministic and a stochastic evaluation."]
