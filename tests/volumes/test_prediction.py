@@ -1,4 +1,4 @@
-"""NIfTI in and out, windows over volumes, and `dropscope predict`: geometry, reproducibility, resume, refusals."""
+"""Predictions of volumes: geometry, reproducibility, resume, refusals, and the command `dropscope predict`."""
 
 import inspect
 import json
@@ -15,30 +15,19 @@ from typer.testing import CliRunner
 import dropscope as ds
 from dropscope import measures
 from dropscope.cli import app
-from dropscope.engine.session import open_session
 from dropscope.errors import AuditFailed
 from dropscope.injection.audits import audit
-from dropscope.injection.injector import injected
-from dropscope.model.inputs import Call, id_keys
-from dropscope.volumes import prediction, windows
+from dropscope.model.inputs import Call
+from dropscope.volumes import prediction
 from dropscope.volumes.nifti import find_cases, read_case, voxel_volume
 from dropscope.volumes.prediction import plan_prediction, predict
-from dropscope.volumes.windows import Windows, plan_windows, predict_volume
+from dropscope.volumes.windows import Windows, plan_windows
 from support.errors import refused
+from support.nifti_files import PLACEMENT, by_hand, maps_in, net, write
 
 nibabel = pytest.importorskip("nibabel", reason="NIfTI needs the extra 'medical'")
 
-AFFINE = np.array([[-0.7, 0.1, 0.0, 90.0], [0.1, 0.8, 0.0, -126.0], [0.0, 0.0, 2.0, -72.0], [0, 0, 0, 1]])
-
-
-def net(channels=1, classes=3, dims=3, seed=0):
-    torch.manual_seed(seed)
-    conv = (nn.Conv2d, nn.Conv3d)[dims - 2]
-    layers = [conv(channels, 6, 3, padding=1), nn.ReLU(), conv(6, 6, 3, padding=1), nn.ReLU(), conv(6, classes, 1)]
-    made = nn.Sequential(*layers).eval()
-    with torch.no_grad():
-        made[-1].weight.mul_(10)
-    return made
+FEW = {"passes": 6, "roi": (6, 6, 4), "progress": False}
 
 
 class Tiny(nn.Module):
@@ -56,180 +45,6 @@ class Tiny(nn.Module):
         x = torch.relu(self.down(x))
         deep = torch.relu(self.inner(nn.functional.max_pool3d(x, 2)))
         return self.out(torch.cat([x, nn.functional.interpolate(deep, scale_factor=2)], 1))
-
-
-def write(path, shape=(9, 8, 7), seed=0, affine=AFFINE, kind=nibabel.Nifti1Image, values=None):
-    values = np.random.default_rng(seed).normal(100, 30, shape).astype(np.float32) if values is None else values
-    image = kind(values, affine)
-    image.header.set_xyzt_units("mm", "sec")
-    image.set_qform(affine, 1)
-    image.set_sform(affine, 2)
-    nibabel.save(image, path)
-    return path
-
-
-def maps_in(folder):
-    return {path.name: np.asarray(nibabel.load(path).dataobj) for path in sorted(Path(folder).glob("*.nii.gz"))}
-
-
-PLACEMENT = "0=0.4,2=0.4"
-FEW = {"passes": 6, "roi": (6, 6, 4), "progress": False}
-
-
-# --- windows ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", [(5, 5, 5), (12, 7, 6), (6, 6, 4), (3, 20, 9)])
-@pytest.mark.parametrize("overlap", [0.0, 0.25, 0.5, 0.9])
-def test_windows_cover_every_voxel_and_stay_inside(shape, overlap):
-    found = plan_windows(shape, (6, 6, 4), overlap)
-    covered = np.zeros(found.padded, int)
-    for origin in found.origins():
-        assert all(o >= 0 and o + s <= p for o, s, p in zip(origin, found.size, found.padded, strict=True))
-        covered[tuple(slice(o, o + s) for o, s in zip(origin, found.size, strict=True))] += 1
-    assert covered.min() >= 1
-    if overlap == 0 and all(p % s == 0 for p, s in zip(found.padded, found.size, strict=True)):
-        assert covered.max() == 1
-    assert len(set(found.origins())) == len(found.origins())
-
-
-def test_windows_of_rows_are_those_that_touch_them():
-    found = plan_windows((20, 6, 4), (6, 6, 4), 0.5)
-    touching = [o for o in found.origins() if o[0] < 9 and o[0] + 6 > 7]
-    assert found.origins(7, 9) == touching
-    assert 0 < len(touching) < len(found.origins())
-
-
-@pytest.mark.parametrize(
-    ("roi", "overlap", "name"),
-    [((6, 6), 1.0, "overlap"), ((6, 6), -0.1, "overlap"), ((0, 4, 4), 0.2, "roi"), ((4,), 0.2, "roi")],
-)
-def test_windows_refuse(roi, overlap, name):
-    with refused(name):
-        plan_windows((9, 9, 9), roi, overlap)
-
-
-def by_hand(model, image, found, passes, placement=PLACEMENT, seed=0):
-    """Every pass of a whole volume, window by window alone, averaged where they overlap: `[passes, 1, C, *shape]`."""
-    key = int(Call((image[None],)).keys()[0])
-    padded = windows.pad(image, found)
-    crop = tuple(slice(b, b + n) for b, n in zip(found.before, found.shape, strict=True))
-    every = []
-    with torch.no_grad(), injected(model, placement, seed) as noise:
-        for number in range(passes):
-            total, count = 0.0, torch.zeros(found.padded)
-            for origin in found.origins():
-                at = tuple(slice(o, o + s) for o, s in zip(origin, found.size, strict=True))
-                given = padded[(slice(None), *at)]
-                noise.at(pass_=number, ids=id_keys([f"{key}:{origin}"]))
-                p = model(given.squeeze(-1)[None] if found.flat else given[None]).softmax(1)[0]
-                whole = torch.zeros(len(p), *found.padded)
-                whole[(slice(None), *at)] = p.unsqueeze(-1) if found.flat else p
-                total, count = total + whole, count + (whole.sum(0) > 0)
-            every.append((total / count)[(slice(None), *crop)])
-    return torch.stack(every).unsqueeze(1)
-
-
-@pytest.mark.parametrize(
-    ("shape", "roi"), [((9, 8, 7), (6, 6, 4)), ((4, 8, 3), (6, 6, 4)), ((7, 6, 5), (6, 4)), ((5, 4, 6), None)]
-)
-def test_a_volume_is_measured_as_its_averaged_passes_are(shape, roi):
-    found = plan_windows(shape, roi, 0.4)
-    model = net(2, dims=2 if found.flat else 3)
-    image = torch.rand(2, *shape, generator=torch.Generator().manual_seed(1))
-    first = windows.cut_out(windows.pad(image, found), found, found.origins()[0])
-    session = open_session(model, first[None])
-    (resolved,) = session.resolve([PLACEMENT])
-    rows = measures.resolve([*measures.SEGMENTATION, "variation_ratio", "predictive_entropy"])
-    got = predict_volume(session, resolved, image, found, rows, passes=5, batch_size=1)
-    passes = by_hand(model, image, found, 5)
-    assert torch.equal(got.labels, passes.double().mean(0).argmax(1)[0])
-    for row in rows:
-        torch.testing.assert_close(got.maps[row.name], row.function(passes)[0], atol=1e-5, rtol=0)
-    assert torch.equal(
-        got.pass_labels.volumes[:, 0], torch.stack([(passes.argmax(2) == c).flatten(1).sum(1) for c in range(3)], 1)
-    )
-
-
-def volume(batch_size=4, memory=None, masks="per_example", seed=0, overlap=0.5, image=None, passes=5):
-    image = torch.rand(1, 12, 7, 5, generator=torch.Generator().manual_seed(2)) if image is None else image
-    found = plan_windows(image.shape[1:], (6, 6, 4), overlap)
-    session = open_session(net(), image[None, :, :6, :6, :4], seed=seed, masks=masks)
-    (resolved,) = session.resolve([PLACEMENT])
-    return predict_volume(
-        session, resolved, image, found, measures.resolve(["averaged_variance"]), passes, batch_size, memory
-    )
-
-
-def test_batch_size_and_slabs_do_not_matter():
-    one = volume(batch_size=1)
-    for other in (volume(batch_size=7), volume(memory=4 * 7 * 5 * 200), volume(batch_size=3, memory=7 * 5 * 150)):
-        torch.testing.assert_close(other.maps, one.maps, atol=1e-6, rtol=0)
-        assert torch.equal(other.labels, one.labels)
-        assert torch.equal(other.pass_labels.volumes, one.pass_labels.volumes)
-        torch.testing.assert_close(other.pass_labels.pairwise_dice, one.pass_labels.pairwise_dice)
-    with refused("memory"):
-        volume(memory=100)
-
-
-def test_seeds_volumes_and_windows_have_masks_of_their_own():
-    base = volume().maps["averaged_variance"]
-    assert torch.equal(volume().maps["averaged_variance"], base)
-    assert not torch.allclose(volume(seed=1).maps["averaged_variance"], base)
-    # The same values everywhere: windows that shared their masks would give the same map in each of them.
-    flat = torch.ones(1, 12, 6, 4)
-    own = volume(image=flat, overlap=0.0).maps["averaged_variance"]
-    shared = volume(image=flat, overlap=0.0, masks="per_pass").maps["averaged_variance"]
-    assert not torch.allclose(own[:6], own[6:])
-    torch.testing.assert_close(shared[:6], shared[6:], atol=1e-7, rtol=0)
-
-
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
-def test_cases_of_files_folders_and_channels(tmp_path):
-    folder, channels = tmp_path / "plain", tmp_path / "channels"
-    for each in (folder, channels):
-        each.mkdir()
-    write(folder / "b.nii.gz")
-    write(folder / "a.nii", (4, 5, 6))
-    (folder / "._b.nii.gz").write_bytes(b"a Mac's own")
-    for case in ("x", "y"):
-        for channel in range(2):
-            write(channels / f"{case}_{channel:04d}.nii.gz", seed=channel)
-    four = write(tmp_path / "four.nii.gz", (5, 4, 3, 2))
-    t1, t2 = write(tmp_path / "t1.nii.gz"), write(tmp_path / "t2.nii.gz", seed=1)
-    found = find_cases([folder, channels, four, f"{t1},{t2}"])
-    assert [(c.name, c.channels, c.shape) for c in found] == [
-        ("a", 1, (4, 5, 6)), ("b", 1, (9, 8, 7)), ("x", 2, (9, 8, 7)), ("y", 2, (9, 8, 7)), ("four", 2, (5, 4, 3)),
-        ("t1", 2, (9, 8, 7)),
-    ]  # fmt: skip
-    both = read_case(found[-1], "none")
-    assert torch.equal(both[0], torch.from_numpy(np.asarray(nibabel.load(t1).dataobj)))
-    assert torch.equal(both[1], torch.from_numpy(np.asarray(nibabel.load(t2).dataobj)))
-    assert read_case(found[4], "none").shape == (2, 5, 4, 3)
-
-
-def test_scaling_puts_percentiles_at_zero_and_one(tmp_path):
-    (case,) = find_cases([write(tmp_path / "a.nii.gz", (5, 4, 3, 2))])
-    scaled = read_case(case)
-    assert scaled.dtype == torch.float32
-    for channel in scaled:
-        assert np.percentile(channel.numpy(), [5, 95]) == pytest.approx([0, 1], abs=1e-5)
-
-
-def test_scaled_integers_with_a_slope_are_read_as_the_file_means_them(tmp_path):
-    image = nibabel.Nifti1Image(np.arange(60, dtype=np.int16).reshape(5, 4, 3), AFFINE)
-    image.header.set_slope_inter(0.5, 10)
-    nibabel.save(image, tmp_path / "a.nii.gz")
-    (case,) = find_cases([tmp_path / "a.nii.gz"])
-    assert read_case(case, "none").max().item() == pytest.approx(
-        float(nibabel.load(tmp_path / "a.nii.gz").get_fdata().max())
-    )
-    assert voxel_volume(case) == pytest.approx(abs(np.linalg.det(AFFINE[:3, :3])) / 1000)
-
-
-# --- predict ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
@@ -428,52 +243,6 @@ def test_a_file_whose_bits_are_broken_is_named(tmp_path):
     path.write_bytes(bytes(there))
     with refused(str(path)):
         predict(net(), PLACEMENT, [path], tmp_path / "out", **FEW)
-
-
-def test_a_stray_file_or_channel_in_a_folder_is_named(tmp_path):
-    folder = tmp_path / "images"
-    folder.mkdir()
-    write(folder / "x_0000.nii.gz")
-    write(folder / "x_0001.nii.gz")
-    write(folder / "y_0000.nii.gz")
-    with refused("y") as caught:
-        find_cases([folder])
-    assert caught.value.received == ["0000"]
-    (folder / "notes.txt").write_text("hello")
-    with refused(str(folder / "notes.txt")):
-        find_cases([folder])
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with refused(str(empty)):
-        find_cases([empty])
-
-
-def test_one_case_in_two_formats_is_refused(tmp_path):
-    """`a.nii` beside `a.nii.gz`: one of the two would be predicted, and nobody would know which."""
-    write(tmp_path / "a.nii")
-    write(tmp_path / "a.nii.gz")
-    with refused(str(tmp_path / "a.nii.gz")) as caught:
-        find_cases([tmp_path])
-    assert caught.value.received == ["a.nii", "a.nii.gz"]
-
-
-def test_channels_must_lie_in_one_place(tmp_path):
-    moved = AFFINE.copy()
-    moved[0, 3] += 5
-    a, b, c = (tmp_path / f"{name}.nii.gz" for name in "abc")
-    write(a), write(b, affine=moved), write(c, (9, 8, 6))
-    with refused(str(b)) as caught:
-        find_cases([f"{a},{b}"])
-    assert "affines that differ by 5" in caught.value.received
-    with refused(str(c)) as caught:
-        find_cases([f"{a},{c}"])
-    assert caught.value.received == (9, 8, 6)
-    with refused("a") as caught:
-        find_cases([a, a])
-    assert caught.value.received == [str(a), str(a)]
-    with refused("images") as caught:
-        find_cases([tmp_path / "nowhere.nii.gz"])
-    assert "nowhere.nii.gz" in caught.value.received
 
 
 @pytest.mark.parametrize(
