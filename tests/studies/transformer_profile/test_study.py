@@ -206,6 +206,7 @@ def test_what_is_there_is_not_done_again(whole: study.Outcome, folder: Path, mon
 
 
 @pytest.mark.usefixtures("no_reports")
+@pytest.mark.slow
 def test_components_per_configuration_and_masks_per_pass(folder: Path, tmp_path: Path) -> None:
     options = {"rates": "component", "train": "per_configuration", "masks": "per_pass"}
     done = study.run(planned(folder, tmp_path, "bert", "albert", **options))
@@ -638,6 +639,7 @@ def test_the_commands_choices_are_the_studys() -> None:
         assert {member.value for member in choice} == set(known)
 
 
+@pytest.mark.slow
 def test_the_example_runs(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     example = Path(__file__).parents[3] / "examples" / "transformer_profile.py"
     files = [str(folder / "bert"), str(folder / "squad.json"), str(folder / "hellaswag.jsonl")]
