@@ -73,7 +73,8 @@ def raw_batches(
         by_position: Whether the caller has lists that go by position, which need a reproducible order.
     """
     _check_keys(keys)
-    given = _batches(data, batch_size, keys, fields, pad, by_index, by_index or by_position)
+    ordered = by_index or by_position
+    given = _batches(data, batch_size, keys, fields, pad, by_index=by_index, ordered=ordered)
     batches = [_raw_batch(batch, keys, fields, f"batch {i} of data") for i, batch in enumerate(given)]
     if not batches:
         remedy = "pass examples; a generator is used up by its first reading, a list is not"
@@ -114,10 +115,10 @@ def _is_mapping(value: Any) -> bool:
 
 
 def _batches(
-    data: Any, batch_size: int, keys: Keys | None, fields: Fields, pad: int, by_index: bool, ordered: bool
+    data: Any, batch_size: int, keys: Keys | None, fields: Fields, pad: int, *, by_index: bool, ordered: bool
 ) -> Iterator[Any]:
     if isinstance(data, DataLoader):
-        yield from _in_order(data, ordered)
+        yield from _in_order(data, ordered=ordered)
     elif is_whole(data):
         yield data
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list | str | bytes):
@@ -137,7 +138,7 @@ def _batches(
         raise BadInput("data must be a data set", "data", Phrase(type(data).__name__), FORMS)
 
 
-def _in_order(loader: DataLoader[Any], ordered: bool) -> Iterator[Any]:
+def _in_order(loader: DataLoader[Any], *, ordered: bool) -> Iterator[Any]:
     """Every batch of a loader; in the order of its data set if it covers all of it, shuffled or not."""
     sampler = loader.sampler
     shuffles = type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
@@ -174,12 +175,12 @@ def _columns(rows: Any, keys: Keys | None, fields: Fields, pad: int) -> dict[str
     argument_of = {**dict.fromkeys(wanted, "keys"), **{field: argument for argument, field in fields.items()}}
     columns = {name: list(_field(rows, name, "data", argument)) for name, argument in argument_of.items()}
     masked = "attention_mask" in columns
-    return {name: _collated(column, name, pad, masked) for name, column in columns.items()}
+    return {name: _collated(column, name, pad, masked=masked) for name, column in columns.items()}
 
 
-def _collated(values: list[Any], name: str, pad: int, masked: bool = False) -> Any:
+def _collated(values: list[Any], name: str, pad: int, *, masked: bool = False) -> Any:
     try:
-        return _stacked(values, name, pad, masked)
+        return _stacked(values, name, pad, masked=masked)
     except BadInput:
         raise
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
@@ -187,12 +188,13 @@ def _collated(values: list[Any], name: str, pad: int, masked: bool = False) -> A
         raise BadInput(f"{name} must have one form", name, Phrase(first_line(error)), remedy) from error
 
 
-def _stacked(values: list[Any], name: str, pad: int, masked: bool = False) -> Any:
+def _stacked(values: list[Any], name: str, pad: int, *, masked: bool = False) -> Any:
     """One batch of many items: tensors and numbers stacked, dicts and tuples part by part, anything else as a list."""
     first = values[0]
     if _is_mapping(first):
         masked = "attention_mask" in first
-        return {key: _stacked([value[key] for value in values], key, pad, masked) for key in first.keys()}  # noqa: SIM118
+        columns = {key: [value[key] for value in values] for key in first.keys()}  # noqa: SIM118
+        return {key: _stacked(column, key, pad, masked=masked) for key, column in columns.items()}
     if isinstance(first, tuple) or (isinstance(first, list) and any(_is_input(part) for part in first)):
         return tuple(_stacked(list(column), name, pad) for column in zip(*values, strict=True))
     if not isinstance(first, Tensor | np.ndarray | np.number | np.bool_ | int | float | list):

@@ -189,7 +189,8 @@ def audit_resolved(audited: Audited, resolved: ResolvedPlacement, placement: Pla
     if site_map.nondeterministic:
         problems.append("two plain passes differ: there is randomness that no site stands for")
     findings = tuple(
-        _finding(point, spec, tallies.get(point), effects.get(point), len(resolved)) for point, spec in resolved.items()
+        _finding(point, spec, tallies.get(point), effect=effects.get(point), sites=len(resolved))
+        for point, spec in resolved.items()
     )
     return Audit(placement, findings, tuple(problems), tuple(remarks))
 
@@ -281,17 +282,17 @@ def _must_vary(resolved: ResolvedPlacement, tallies: dict[Point, Tally]) -> bool
     return len(dropping) < len(resolved) or none_dropped < math.log(_BY_ACCIDENT)
 
 
-def _finding(point: Point, spec: SiteNoise, tally: Tally | None, effect: bool | None, sites: int) -> Finding:
+def _finding(point: Point, spec: SiteNoise, tally: Tally | None, *, effect: bool | None, sites: int) -> Finding:
     name = point.address
     if tally is None:
-        return Finding(name, spec.noise, spec.rate, None, 0, False, effect, "it did not fire")
+        return Finding(name, spec.noise, spec.rate, None, 0, fired=False, effect=effect, problem="it did not fire")
     measured = tally.rate
     if spec.noise not in ("bernoulli", "alpha") and tally.variance is not None:
         measured = tally.variance / (1 + tally.variance)
     problem = disagreement(tally, spec.rate, spec.noise, sites)
     if problem is None and effect is False:
         problem = "the output does not depend on it"
-    return Finding(name, spec.noise, spec.rate, measured, tally.units, True, effect, problem)
+    return Finding(name, spec.noise, spec.rate, measured, tally.units, fired=True, effect=effect, problem=problem)
 
 
 def _remarks(placement: Placement, resolved: ResolvedPlacement, site_map: SiteMap) -> Iterable[str]:

@@ -53,6 +53,7 @@ class Noise(Visitor):
         masks: str,
         site_map: SiteMap | None,
         resolved: ResolvedPlacement | None,
+        *,
         may_wait: bool = False,
     ) -> None:
         self.placement = placement
@@ -277,10 +278,10 @@ def disturbed(
     site_map: SiteMap,
     seed: int = 0,
     masks: str = "per_example",
-    may_wait: bool = False,
+    may_wait: bool = False,  # noqa: FBT001, FBT002 - the engine passes it by position
 ) -> Iterator[Noise]:
     """`injected` for a placement already resolved. `may_wait` is for models whose code is known; see `deferred`."""
-    with _open(model, Noise(model, None, seed, masks, site_map, resolved, may_wait)) as noise:
+    with _open(model, Noise(model, None, seed, masks, site_map, resolved, may_wait=may_wait)) as noise:
         yield noise
 
 

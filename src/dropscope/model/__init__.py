@@ -13,7 +13,16 @@ from dropscope.model.handling import (
     unwrap,
     writes,
 )
-from dropscope.model.inputs import LABEL_KEYS, Call, accepted, id_keys, output_tensors, replace_tensor, tensors
+from dropscope.model.inputs import (
+    LABEL_KEYS,
+    Call,
+    accepted,
+    id_keys,
+    main_tensor,
+    output_tensors,
+    replace_tensor,
+    tensors,
+)
 from dropscope.model.outputs import Outputs, probabilities
 
 __all__ = [
@@ -28,6 +37,7 @@ __all__ = [
     "evaluating",
     "id_keys",
     "is_hooked",
+    "main_tensor",
     "output_tensors",
     "probabilities",
     "random_state_kept",

@@ -216,6 +216,13 @@ def output_tensors(output: Any) -> list[Tensor]:
     return tensors(dict(output) if hasattr(output, "keys") else output)
 
 
+def main_tensor(output: Any) -> Tensor | None:
+    """The tensor that a module returns, or the first of several; None if that is no tensor."""
+    if isinstance(output, tuple | list) and output:
+        output = output[0]
+    return output if isinstance(output, Tensor) else None
+
+
 def replace_tensor(structure: Any, old: Tensor, new: Tensor) -> Any:
     """The nested structure with one tensor in the place of another; only containers on the way to it are rebuilt."""
     if structure is old:

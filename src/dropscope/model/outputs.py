@@ -77,7 +77,7 @@ def probabilities(output: Any, outputs: Outputs = "logits", *, check: bool = Tru
             what = "the model's output must be logits: a softmax of probabilities flattens them"
             raise BadInput(what, "outputs", Phrase("values in [0, 1] that sum to 1 over axis 1"), remedy)
         return _softmax(values)
-    return _checked(values, half) if check else values
+    return _checked(values, half=half) if check else values
 
 
 def _softmax(logits: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ def _look_like_probabilities(values: Tensor) -> bool:
     return not bool(exact) and bool(((values.sum(1) - 1).abs() <= 1e-5).all())
 
 
-def _checked(values: Tensor, half: bool) -> Tensor:
+def _checked(values: Tensor, *, half: bool) -> Tensor:
     range_slack, sum_slack = (1e-2, 1e-2) if half else (1e-5, 1e-3)
     low, high = (float(x) for x in torch.aminmax(values))
     remedy = "for raw scores write outputs='logits'; for independent labels outputs='multilabel_logits'"

@@ -1,8 +1,7 @@
 """Tracer of one forward: it shows every value that has a name to a visitor, which may replace it.
 
-Module hooks only track the path; one TorchFunctionMode, thread-local and active inside the model's forward alone, sees
-the functions. Discovery, injection, audit and capture are visitors of this one tracer, so names cannot differ. The
-model's own dropout is off while it is traced unless the visitor lets it run; its value is a site like any other.
+Module hooks track the path; a TorchFunctionMode, thread-local and active inside the forward alone, sees functions. All
+else is done by visitors, so names cannot differ. The model's own dropout is off unless the visitor lets it run.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from dropscope.model import OURS, Call, replace_tensor, runs_fused, tensors
+from dropscope.model import OURS, Call, main_tensor, replace_tensor, runs_fused, tensors
 from dropscope.tracing import attention, modules
 from dropscope.tracing.modules import ROOT, TracedModule
 from dropscope.tracing.provenance import Tag, Tags, passes_norm, residual_branch, survives
@@ -32,51 +31,14 @@ def trace(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | Non
 
     A submodule that is called by itself is no forward of the model: it runs as it is, and `alone` gets its path.
     """
-    thread = threading.get_ident()
     current: list[Tracer] = []
     handles = []
-
-    def before(entered: TracedModule) -> Any:
-        path = entered.path
-
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if threading.get_ident() != thread:
-                return None
-            if path == ROOT and current and not _is_running(current[0].caller):
-                current.pop().__exit__(None, None, None)  # interrupted: torch calls no hooks then
-            if not current:
-                if path != ROOT:
-                    if alone is not None:
-                        alone(path)
-                    return None
-                visitor.begin(Call(args, kwargs))
-                current.append(Tracer(visitor, sys._getframe(1)))
-                current[0].start(Call(args, kwargs))
-            return current[0].enter(entered, args, kwargs)
-
-        return hook
-
-    def after(entered: TracedModule) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            if threading.get_ident() != thread or not current or not current[0].inside(entered):
-                return None
-            try:
-                return current[0].leave(entered, output)
-            finally:
-                if current[0].finished:
-                    current.pop().__exit__(None, None, None)
-                    visitor.settle()
-
-        return hook
-
     try:
         for name, module in model.named_modules():
             if "parametrizations" in name.split("."):
                 continue  # computes a weight when it is read, not in the forward
             entered = TracedModule.of(name or ROOT, module)
-            start, end = before(entered), after(entered)
-            setattr(start, OURS, True)
-            setattr(end, OURS, True)
+            start, end = _entry_hook(entered, visitor, current, alone), _exit_hook(entered, visitor, current)
             handles.append(module.register_forward_pre_hook(start, prepend=True, with_kwargs=True))
             handles.append(module.register_forward_hook(end, with_kwargs=True, always_call=True))
         yield
@@ -86,6 +48,49 @@ def trace(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | Non
         for tracer in current:
             tracer.__exit__(None, None, None)
         visitor.settle()
+
+
+def _entry_hook(
+    entered: TracedModule, visitor: Visitor, current: list[Tracer], alone: Callable[[str], None] | None
+) -> Callable[..., Any]:
+    """Starts a tracer where the model itself is called; `current` holds it until the forward is over."""
+    path, thread = entered.path, threading.get_ident()
+
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if threading.get_ident() != thread:
+            return None
+        if path == ROOT and current and not _is_running(current[0].caller):
+            current.pop().__exit__(None, None, None)  # interrupted: torch calls no hooks then
+        if not current:
+            if path != ROOT:
+                if alone is not None:
+                    alone(path)
+                return None
+            visitor.begin(Call(args, kwargs))
+            current.append(Tracer(visitor, sys._getframe(1)))
+            current[0].start(Call(args, kwargs))
+        return current[0].enter(entered, args, kwargs)
+
+    setattr(hook, OURS, True)
+    return hook
+
+
+def _exit_hook(entered: TracedModule, visitor: Visitor, current: list[Tracer]) -> Callable[..., Any]:
+    """Ends the tracer where the model itself returns."""
+    thread = threading.get_ident()
+
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        if threading.get_ident() != thread or not current or not current[0].inside(entered):
+            return None
+        try:
+            return current[0].leave(entered, output)
+        finally:
+            if current[0].finished:
+                current.pop().__exit__(None, None, None)
+                visitor.settle()
+
+    setattr(hook, OURS, True)
+    return hook
 
 
 class Tracer(TorchFunctionMode):
@@ -139,13 +144,13 @@ class Tracer(TorchFunctionMode):
         self._in_activation -= entered.composite
         if kind not in ("dropout", "norm"):
             self._visitor.settle()
-        value = main_value(output)
+        value = main_tensor(output)
         if entered.whole or value is None or not value.is_floating_point():
             return output
         parents = [tag for tag in (self._tags.get(value), opened.before) if tag is not None]
         shown = value
         if entered.composite and opened.before is not None:
-            shown = self._activated(shown, opened.before, "", False)
+            shown = self._activated(shown, opened.before, "", in_place=False)
         elif kind in modules.LAYERS:
             fan_in, fan_out = modules.widths(module)
             if opened.before is not None and opened.before.hidden and opened.before.hidden == fan_out:
@@ -168,7 +173,7 @@ class Tracer(TorchFunctionMode):
         return call
 
     def _show(
-        self, point: Point, value: Tensor, kind: str, in_place: bool = False, homogeneous: bool = False
+        self, point: Point, value: Tensor, kind: str, *, in_place: bool = False, homogeneous: bool = False
     ) -> Tensor:
         if not self._visitor.wants(point):
             return value
@@ -221,8 +226,8 @@ class Tracer(TorchFunctionMode):
 
     def _path_around(self, leaf: type[nn.Module]) -> str:
         """The path of the module we are in, looking through modules that only wrap a function."""
-        entered_modules = (opened.entered for opened in reversed(self._stack))
-        return next((entered.path for entered in entered_modules if not isinstance(entered.module, leaf)), ROOT)
+        around = (opened.entered for opened in reversed(self._stack))
+        return next((entered.path for entered in around if not isinstance(entered.module, leaf)), ROOT)
 
     def _functional_layer(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Tensor:
         value = args[0] if args else kwargs["input"]
@@ -245,19 +250,21 @@ class Tracer(TorchFunctionMode):
         homogeneous = name in modules.HOMOGENEOUS
         if tag is not None and tag.origin is not None:
             point = Point(*tag.origin, "before_activation")
-            value = self._show(point, value, "activation", in_place, homogeneous)
+            value = self._show(point, value, "activation", in_place=in_place, homogeneous=homogeneous)
         output = func(value, *args[1:], **kwargs)
-        return output if tag is None else self._activated(output, tag, name, in_place)
+        return output if tag is None else self._activated(output, tag, name, in_place=in_place)
 
-    def _activated(self, output: Tensor, tag: Tag, name: str, in_place: bool) -> Tensor:
+    def _activated(self, output: Tensor, tag: Tag, name: str, *, in_place: bool) -> Tensor:
         """The value after an activation; `name` is empty where a whole module is the activation."""
         self._tags.make(output, [tag], hidden=tag.fan_in, maps=tag.maps)
         if tag.origin is not None:
             point = Point(*tag.origin, "after_activation")
-            return self._show(point, output, "activation", in_place, name in modules.HOMOGENEOUS)
+            homogeneous = name in modules.HOMOGENEOUS
+            return self._show(point, output, "activation", in_place=in_place, homogeneous=homogeneous)
         if name and self._stack[-1].entered.kind != "activation":
             site = f"{self._stack[-1].entered.path}:{name.rstrip('_')}"
-            return self._show(Point(site, self._count(site, "module"), "output"), output, "activation", in_place)
+            point = Point(site, self._count(site, "module"), "output")
+            return self._show(point, output, "activation", in_place=in_place)
         return output  # an activation module of its own: shown as that module's output
 
     # --- residual sums ----------------------------------------------------------------------------------------------
@@ -274,10 +281,11 @@ class Tracer(TorchFunctionMode):
         call = self._count(path, "residual")
         in_place = name in ("add_", "__iadd__")
         operands = list(args)
-        operands[branch] = self._show(Point(path, call, "branch"), args[branch], "residual", in_place and branch == 0)
+        point, written = Point(path, call, "branch"), in_place and branch == 0
+        operands[branch] = self._show(point, args[branch], "residual", in_place=written)
         output = func(*operands, **kwargs)
         self._tags.make(output, tags, origin=(path, call), source=tags[1 - branch].index)
-        return self._show(Point(path, call, "sum"), output, "residual", in_place)
+        return self._show(Point(path, call, "sum"), output, "residual", in_place=in_place)
 
     # --- attention --------------------------------------------------------------------------------------------------
 
@@ -293,7 +301,7 @@ class Tracer(TorchFunctionMode):
 
     def _sdpa(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Tensor:
         call = attention.sdpa_arguments(args, kwargs)
-        point, runs = self._attention_call(call["dropout_p"], True, lambda: attention.sdpa_dropped(func, call))
+        point, runs = self._attention_call(call["dropout_p"], lambda: attention.sdpa_dropped(func, call))
         if runs or not self._visitor.wants(point):
             return self._called(func, "sdpa", (), call if runs else {**call, "dropout_p": 0.0})
         parents = self._tags.of(call)
@@ -307,7 +315,7 @@ class Tracer(TorchFunctionMode):
         call = attention.mha_arguments(args, kwargs)
         call["training"] = call["training"] and not self._fused()
         rate, training = call["dropout_p"], call["training"]
-        point, runs = self._attention_call(rate, training, lambda: attention.mha_dropped(func, call))
+        point, runs = self._attention_call(rate, lambda: attention.mha_dropped(func, call), training=training)
         parents = self._tags.of(call["query"], call["key"], call["value"])
         if runs:
             output = func(**call)
@@ -318,7 +326,7 @@ class Tracer(TorchFunctionMode):
         self._tags.make(output[0], parents, depth=max((tag.depth for tag in parents), default=0) + 1)
         return output
 
-    def _attention_call(self, rate: float, training: bool, dropped: attention.Dropped) -> tuple[Point, bool]:
+    def _attention_call(self, rate: float, dropped: attention.Dropped, *, training: bool = True) -> tuple[Point, bool]:
         """The point of an attention's weights, and whether its own dropout runs."""
         path = self._stack[-1].entered.path
         point = Point(path, self._count(path, "attention"), "weights")
@@ -343,7 +351,7 @@ class Tracer(TorchFunctionMode):
         point, kept = self._dropout_point(site, value)
         dropout = OwnDropout(point, float(rate), modules.DROPOUTS[name], noise, bool(training) and not skipped)
         if not self._visitor.own_dropout(dropout):
-            return value if kept else self._show(point, value, "dropout", in_place)
+            return value if kept else self._show(point, value, "dropout", in_place=in_place)
         if skipped:
             return value
         before = value.clone() if in_place else value
@@ -390,10 +398,3 @@ class OpenCall:
     input: Tensor | None
     before: Tag | None
     dropped: bool = False  # a dropout function was called in it
-
-
-def main_value(output: Any) -> Tensor | None:
-    """The value of a module call: what it returns, or the first of several."""
-    if isinstance(output, tuple | list) and output:
-        output = output[0]
-    return output if isinstance(output, Tensor) else None
