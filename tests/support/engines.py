@@ -78,7 +78,7 @@ def executor_of(case: Case, resolved: Sequence[ResolvedPlacement]) -> Executor:
         grow(case.captured, resolved),
         lambda output: probabilities(output, session.outputs, check=False),
         session.seed,
-        session.masks == "per_pass",
+        per_pass=session.masks == "per_pass",
     )
 
 

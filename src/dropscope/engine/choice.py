@@ -30,6 +30,7 @@ def choose_engine(
     passes: int,
     engine: str = "auto",
     memory: int | None = None,
+    *,
     fixed: bool = False,
 ) -> Engine:
     """The engine for these placements.
@@ -57,7 +58,7 @@ def choose_engine(
             raise BadInput("engine must be the loop for precision='bf16'", "engine", engine, remedy)
         return folded_loop(session, placements, passes, "precision bf16 runs in the loop")
     try:
-        return SharedEngine.build(session, placements, passes, memory or free_bytes(session.device), fixed)
+        return SharedEngine.build(session, placements, passes, memory or free_bytes(session.device), fixed=fixed)
     except CaptureFailed as reason:
         if engine == "shared":
             received = Phrase(f"one that cannot be captured: {reason}")

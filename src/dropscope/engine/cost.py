@@ -21,7 +21,7 @@ from dropscope.engine.graph import Captured, expression
 from dropscope.engine.tree import Plan
 
 _aten = torch.ops.aten
-# Working set of a segment on a CPU: beyond the caches, folding is slower than looping (PITFALLS R25).
+# Working set of a segment on a CPU: beyond the caches, folding is slower than looping.
 _CACHE_BYTES = 8 << 20
 _CPU_EXAMPLES = 128
 _CPU_PASSES = 32  # more at once is no faster, and the allocator keeps what was freed: the peak would grow with passes
@@ -80,7 +80,7 @@ def _kept_bytes(plan: Plan, index: int, heaviest: int) -> int:
     return heaviest if part is None else bytes_of(plan.captured, plan.steps[index + 1].node)
 
 
-def cost(captured: Captured, nodes: Sequence[fx.Node]) -> int:
+def multiply_adds(captured: Captured, nodes: Sequence[fx.Node]) -> int:
     """Multiply-adds of these nodes for one example."""
     total = 0
     for node in nodes:

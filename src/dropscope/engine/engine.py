@@ -99,7 +99,7 @@ class Engine(Protocol):
         """Multiply-adds per example of this placement alone, relative to one plain pass."""
         ...
 
-    def compile(self, asked: bool | None) -> bool:
+    def compile(self, *, asked: bool | None) -> bool:
         """Compiles what runs, if asked to or (None) where it repays; returns whether it does."""
         ...
 

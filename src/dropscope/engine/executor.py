@@ -86,7 +86,7 @@ class Executor:
     """A plan made ready to run: its trunk and segments as functions."""
 
     def __init__(
-        self, plan: Plan, probabilities: Probabilities, seed: int, per_pass: bool = False, softmax: bool = False
+        self, plan: Plan, probabilities: Probabilities, seed: int, *, per_pass: bool = False, softmax: bool = False
     ) -> None:
         self.plan = plan
         self.softmax = softmax  # the output is logits and nothing else: the fused end may stand in

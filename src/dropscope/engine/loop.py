@@ -84,7 +84,7 @@ class LoopEngine:
         resolved = self.placements[number]
         at_once = self._passes_at_once(batch, resolved)
         batch = self._with_device_keys(batch) if self.fold else batch
-        with self.session.disturbed(resolved, self.may_wait) as noise:
+        with self.session.disturbed(resolved, may_wait=self.may_wait) as noise:
             first = passes.start
             while first < passes.stop:
                 count = min(at_once, passes.stop - first)
@@ -135,7 +135,7 @@ class LoopEngine:
     def cost(self, number: int) -> float:
         return float(self.passes)
 
-    def compile(self, asked: bool | None) -> bool:
+    def compile(self, *, asked: bool | None) -> bool:
         return False
 
     def summary(self) -> PlanSummary:

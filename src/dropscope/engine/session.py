@@ -73,8 +73,8 @@ class Session:
             return call
         return call.map(lambda t: t.to(torch.bfloat16) if t.is_floating_point() else t)
 
-    def disturbed(self, resolved: ResolvedPlacement, may_wait: bool = False) -> AbstractContextManager[Noise]:
-        return disturbed(self.running, resolved, self.site_map, self.seed, self.masks, may_wait)
+    def disturbed(self, resolved: ResolvedPlacement, *, may_wait: bool = False) -> AbstractContextManager[Noise]:
+        return disturbed(self.running, resolved, self.site_map, self.seed, self.masks, may_wait=may_wait)
 
     def plain(self, batch: Batch) -> Tensor:
         with self.disturbed({}):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dropscope.data import Batch
-from dropscope.engine.cost import Blocks, block_sizes, cost
+from dropscope.engine.cost import Blocks, block_sizes, multiply_adds
 from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, quiet
 from dropscope.engine.executor import Chunk, Executor, Work, can_compile, statistics_of
 from dropscope.engine.graph import Captured, CaptureFailed, capture
@@ -60,7 +60,7 @@ class SharedEngine:
     name = "shared"
 
     def __init__(
-        self, session: Session, placements: Sequence[ResolvedPlacement], passes: int, memory: int, fixed: bool
+        self, session: Session, placements: Sequence[ResolvedPlacement], passes: int, memory: int, *, fixed: bool
     ) -> None:
         self.session, self.placements, self.passes = session, placements, passes
         self._memory, self._fixed = memory, fixed
@@ -76,12 +76,13 @@ class SharedEngine:
         placements: Sequence[ResolvedPlacement],
         passes: int,
         memory: int,
+        *,
         fixed: bool = False,
     ) -> SharedEngine:
         """Captures the model for every shape of batch, plans the placements, and verifies both against the loop."""
         if session.device.type == "cuda":
             session = session.with_data(session.data.rebatched(_CUDA_EXAMPLES))  # few, large kernels
-        engine = cls(session, placements, passes, memory, fixed)
+        engine = cls(session, placements, passes, memory, fixed=fixed)
         signatures = {batch.signature: batch for batch in session.data.batches}
         if len(signatures) > _SIGNATURES:
             count = len(signatures)
@@ -90,7 +91,7 @@ class SharedEngine:
             engine._verify(batch)
         return engine
 
-    def compile(self, asked: bool | None) -> bool:
+    def compile(self, *, asked: bool | None) -> bool:
         """Compiles every segment at its first call: where asked, or for a run of minutes that no kernels speed up."""
         device = self.session.device
         if asked is None:
@@ -119,7 +120,7 @@ class SharedEngine:
             plan,
             lambda output: probabilities(output, session.outputs, check=False),
             session.seed,
-            session.masks == "per_pass",
+            per_pass=session.masks == "per_pass",
             softmax=session.outputs == "logits",
         )
         sizes = max(batch.n for batch in session.data.batches)
@@ -247,7 +248,7 @@ class SharedEngine:
         if key not in self._tails:
             captured = forest.plan.captured
             tail = [node for node in captured.nodes if node in forest.plan.stochastic(first)]
-            self._tails[key] = cost(captured, tail) / max(cost(captured, captured.nodes), 1)
+            self._tails[key] = multiply_adds(captured, tail) / max(multiply_adds(captured, captured.nodes), 1)
         return self._tails[key]
 
     def run(self, unit: WorkUnit, needs: Collection[str], tick: Tick = quiet) -> Iterator[StatisticsBlock]:
@@ -315,6 +316,8 @@ class SharedEngine:
                 for _ in range(min(self.passes, 2)):  # a second one tells measures of spread that there is none
                     kept.update(plain.movedim(1, -1).unsqueeze(0))
                 chunks = [(np.array([-1]), kept)]
+        computed = sum(len(subtree.leaf) for subtree in unit.subtrees)
+        tick((len(unit.numbers) - computed) * self.passes * batch.n)  # those that are plain, or equal to another
         numbered = [(np.array([forest.named[int(leaf)][0] for leaf in leaves]), kept) for leaves, kept in chunks]
         return StatisticsBlock(batch, plain, numbered)
 

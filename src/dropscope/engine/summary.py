@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dropscope.engine.cost import bytes_of, cost
+from dropscope.engine.cost import bytes_of, multiply_adds
 from dropscope.engine.session import precise
 from dropscope.engine.tree import Plan
 from dropscope.progress import format_count
@@ -82,12 +82,13 @@ class PlanSummary:
 def describe(plan: Plan, passes: int, examples: int) -> dict[str, Any]:
     """What a plan shares: multiply-adds and bytes written, against one plain loop per placement."""
     captured = plan.captured
-    whole, whole_bytes = cost(captured, captured.nodes), sum(bytes_of(captured, node) for node in captured.nodes)
+    whole = multiply_adds(captured, captured.nodes)
+    whole_bytes = sum(bytes_of(captured, node) for node in captured.nodes)
     shared, shared_bytes = whole, whole_bytes
     for subtree in plan.subtrees:
         for i, level in enumerate(subtree.levels):
             nodes = plan.segment(subtree.first, subtree.first + i)
-            shared += passes * len(level.parent) * cost(captured, nodes)
+            shared += passes * len(level.parent) * multiply_adds(captured, nodes)
             shared_bytes += passes * len(level.parent) * sum(bytes_of(captured, node) for node in nodes)
     naive = plan.distinct * passes
     return {
@@ -152,10 +153,11 @@ def _tree(forest: Forest) -> list[str]:
 
 
 def _merged(plan: Plan) -> list[str]:
-    lines = []
-    for step in plan.steps:
-        if len(step.points) > 1:
-            lines.append(f"{step.name}: {', '.join(point.position for point in step.points)} are one place")
+    lines = [
+        f"{step.name}: {', '.join(point.position for point in step.points)} are one place"
+        for step in plan.steps
+        if len(step.points) > 1
+    ]
     merged = len(plan.leaf_of) - len(set(plan.leaf_of.tolist()))
     return [*lines, f"{merged} placements are equal to another one by mathematics"] if merged else lines
 
@@ -199,6 +201,6 @@ def expected_seconds(shared: SharedEngine, work: int | None = None) -> float:
     for subtree in unit.subtrees:
         for i, level in enumerate(subtree.levels):
             nodes = forest.plan.segment(subtree.first, subtree.first + i)
-            each = cost(forest.plan.captured, nodes) + sum(bytes_of(forest.plan.captured, node) for node in nodes)
-            part += len(level.parent) * each
+            each = sum(bytes_of(forest.plan.captured, node) for node in nodes)
+            part += len(level.parent) * (multiply_adds(forest.plan.captured, nodes) + each)
     return seconds * work / max(part * done, 1)

@@ -278,7 +278,8 @@ def disturbed(
     site_map: SiteMap,
     seed: int = 0,
     masks: str = "per_example",
-    may_wait: bool = False,  # noqa: FBT001, FBT002 - the engine passes it by position
+    *,
+    may_wait: bool = False,
 ) -> Iterator[Noise]:
     """`injected` for a placement already resolved. `may_wait` is for models whose code is known; see `deferred`."""
     with _open(model, Noise(model, None, seed, masks, site_map, resolved, may_wait=may_wait)) as noise:

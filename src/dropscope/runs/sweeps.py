@@ -181,7 +181,7 @@ def _job(
     resolved = session.resolve(asked.placements)
     session.audit_all(resolved, asked.placements)
     running = choose_engine(session, resolved, asked.passes, engine, budget, fixed=store is not None)
-    compiled = running.compile(compile)
+    compiled = running.compile(asked=compile)
     maker = RowMaker(session, running, asked.placements, asked.measures, asked.scores, asked.label)
     return Job(maker, asked.passes, budget, compiled)
 
