@@ -130,7 +130,7 @@ def with_feature_dropout(net: nn.Module, rate: float, noise: str, dims: int) -> 
     """The network with every dropout module of its own replaced by one on feature maps, of this rate and noise."""
     names = [name for name, module in net.named_modules() if is_dropout(module)]
     if not names and rate > 0:
-        remedy = "build it with dropout (MONAI: dropout=0.1), or ask for dropout='inference' and name a placement"
+        remedy = "build it with dropout, as MONAI's UNet(dropout=0.1), or write dropout='inference'"
         received = Phrase(f"{type(net).__name__} without any")
         raise BadInput("model must have dropout modules where it is trained with dropout", "model", received, remedy)
     for name in names:

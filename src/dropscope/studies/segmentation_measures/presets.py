@@ -35,7 +35,7 @@ class Regime:
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.steps is None):
             received = Phrase(f"epochs={self.epochs} and steps={self.steps}")
-            raise BadInput("epochs must be given, or steps, but not both", "epochs", received, "leave one of them out")
+            raise BadInput("exactly one of epochs and steps must be given", "epochs", received, "leave one of them out")
         for name, value, example in (("epochs", self.epochs, published.EPOCHS), ("steps", self.steps, 1500)):
             if value is not None:
                 check_count(value, name, example)
