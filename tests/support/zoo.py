@@ -37,7 +37,10 @@ def vectors(count: int = 4, width: int = 8) -> Tensor:
 
 
 class Cifar(nn.Module):
-    """The network of S1, narrower: 3 × [conv → ReLU → maxpool] → fc1 → ReLU → fc2, activations functional."""
+    """The CIFAR-10 network of the where-to-drop study, narrower: 3 × [conv → ReLU → maxpool] → fc1 → ReLU → fc2.
+
+    Its activations are functions.
+    """
 
     def __init__(self, size: int = 16) -> None:
         super().__init__()
@@ -328,6 +331,8 @@ class SkipsLayers(nn.Module):
 _ENCODER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 _ENDS = {"bos_token_id": 1, "eos_token_id": 2}
 _WORDS = {"vocab_size": 60, "num_labels": 3, "pad_token_id": 0}
+_NEO = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 64, "window_size": 4}
+_NEO_ATTENTION = {"attention_types": [[["global", "local"], 1]], "max_position_embeddings": 40}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("Bert", {**_WORDS, **_ENCODER}),
@@ -338,20 +343,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "deberta": ("Deberta", {**_WORDS, **_ENCODER, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}),
     "deberta-v2": ("DebertaV2", {**_WORDS, **_ENCODER, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}),
     "gpt2": ("GPT2", {**_WORDS, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 40, **_ENDS}),
-    "gpt-neo": (
-        "GPTNeo",
-        {
-            **_WORDS,
-            "hidden_size": 32,
-            "num_layers": 2,
-            "num_heads": 4,
-            "intermediate_size": 64,
-            "attention_types": [[["global", "local"], 1]],
-            "window_size": 4,
-            "max_position_embeddings": 40,
-            **_ENDS,
-        },
-    ),
+    "gpt-neo": ("GPTNeo", {**_WORDS, **_NEO, **_NEO_ATTENTION, **_ENDS}),
 }
 DECODERS = ("gpt2", "gpt-neo")
 EAGER_ONLY = ("deberta", "deberta-v2", "gpt-neo")
