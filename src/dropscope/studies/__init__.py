@@ -1,2 +1,1 @@
-"""The published studies, each over the same flow as any other run. Nothing outside this package imports it but the
-command line."""
+"""Published studies, each over the same flow as any other run. Only the command line imports them."""

@@ -60,6 +60,7 @@ def fit(
     batches: Iterable[Batch],
     seed: int,
     device: str | torch.device = "cpu",
+    *,
     show: bool | None = None,
     what: str = "training",
     tick: Callable[[int], None] | None = None,

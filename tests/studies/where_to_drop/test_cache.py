@@ -20,17 +20,17 @@ def test_the_cache_is_used_for_the_same_content_and_settings_only(
 ) -> None:
     images = find_mammograms(write_table(tmp_path / "plain", patients=3)).images[:3]
     cache, settings = tmp_path / "cache", Settings(side=32)
-    contents = kept.check_files(images, settings, cache, False)
-    first = kept.preprocess(images, contents, settings, cache, False)
+    contents = kept.check_files(images, settings, cache, show=False)
+    first = kept.preprocess(images, contents, settings, cache, show=False)
     assert len(list(cache.iterdir())) == 3
 
     counted = []
     monkeypatch.setattr(kept, "steps", lambda *a: counted.append(1) or steps(*a))
-    again = kept.preprocess(images, kept.check_files(images, settings, cache, False), settings, cache, False)
+    again = kept.preprocess(images, kept.check_files(images, settings, cache, show=False), settings, cache, show=False)
     assert np.array_equal(first, again)
     assert not counted
-    kept.preprocess(images, contents, Settings(side=32, margin=0.1), cache, False)
+    kept.preprocess(images, contents, Settings(side=32, margin=0.1), cache, show=False)
     assert len(counted) == 3
     damaged = min(cache.iterdir())
     damaged.write_bytes(damaged.read_bytes()[:50])
-    assert np.array_equal(kept.preprocess(images, contents, settings, cache, False), first)
+    assert np.array_equal(kept.preprocess(images, contents, settings, cache, show=False), first)

@@ -22,7 +22,7 @@ from dropscope.studies.where_to_drop.mammography import Protocol, balanced_accur
 from dropscope.studies.where_to_drop.networks import EFFNET_LAYERS, EffNet
 from dropscope.studies.where_to_drop.patients import split_mammograms
 from dropscope.studies.where_to_drop.preprocessing import Settings, steps
-from dropscope.studies.where_to_drop.tasks import Task
+from dropscope.studies.where_to_drop.tasks import Task, TrainingRun
 from support.drawn_mammograms import write_table, write_tree
 from support.errors import refused
 
@@ -179,7 +179,7 @@ def test_training_is_a_function_of_its_seed_and_keeps_the_best_epoch(table: Path
         with torch.random.fork_rng():
             torch.manual_seed(0)
             net = EffNet((4, 6, 8, 10))
-        histories.append(task.train(net, seed, CPU, False))
+        histories.append(task.train(net, TrainingRun(seed, CPU, show=False)))
         nets.append(net)
     assert torch.equal(torch.get_rng_state(), state)
     assert histories[0] == histories[1] != histories[2]

@@ -81,7 +81,7 @@ def fine_tune(path: Path, training: Training, about: dict[str, Any], show: bool 
         with _noise(net, training):
             batches = ShuffledBatches(training.items, _BATCH, seed, device)
             steps = recipe(training.tuning, device)
-            history = fit(net, steps, batches, seed, device, show, f"training {checkpoint.name}")
+            history = fit(net, steps, batches, seed, device, show=show, what=f"training {checkpoint.name}")
         write_text(timing, json.dumps({"seconds": time.perf_counter() - started}) + "\n")
         return history
 

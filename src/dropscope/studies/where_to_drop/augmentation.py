@@ -37,7 +37,7 @@ def augment(image: Image, draw: np.random.Generator, amounts: Amounts | None = N
     """The image, varied. Its own least and greatest value stand for black and white, whatever scale it is on.
 
     >>> image = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
-    >>> once, again = (augmented(image, np.random.default_rng([0, 3, 17])) for _ in range(2))
+    >>> once, again = (augment(image, np.random.default_rng([0, 3, 17])) for _ in range(2))
     >>> bool((once == again).all()), bool((once == image).all()), once.shape
     (True, False, (8, 8))
     """

@@ -28,7 +28,7 @@ _Result = TypeVar("_Result")
 
 
 def check_files(
-    mammograms: Sequence[Mammogram], settings: Settings, cache: Path | None = None, show: bool | None = None
+    mammograms: Sequence[Mammogram], settings: Settings, cache: Path | None = None, *, show: bool | None = None
 ) -> list[str]:
     """A digest of each file's content. Every file that is not in the cache is checked; nothing is written."""
 
@@ -39,7 +39,7 @@ def check_files(
             check_image(data, one.path, settings.smallest)
         return content
 
-    return list(_in_threads("checking mammograms", check, mammograms, show))
+    return list(_in_threads("checking mammograms", check, mammograms, show=show))
 
 
 def preprocess(
@@ -47,6 +47,7 @@ def preprocess(
     contents: Sequence[str],
     settings: Settings,
     cache: Path | None = None,
+    *,
     show: bool | None = None,
 ) -> NDArray[np.float32]:
     """The images after all steps, [n, side, side], from the cache where it has them and else put there."""
@@ -64,7 +65,7 @@ def preprocess(
 
     images = np.empty((len(mammograms), settings.side, settings.side), np.float32)
     items = list(zip(mammograms, contents, strict=True))
-    for index, image in enumerate(_in_threads("preparing mammograms", load_or_make, items, show)):
+    for index, image in enumerate(_in_threads("preparing mammograms", load_or_make, items, show=show)):
         images[index] = image
     return images
 
@@ -84,7 +85,7 @@ def _load(place: Path, side: int) -> NDArray[np.float32] | None:
 
 
 def _in_threads(
-    what: str, work: Callable[[_Item], _Result], items: Sequence[_Item], show: bool | None
+    what: str, work: Callable[[_Item], _Result], items: Sequence[_Item], *, show: bool | None
 ) -> Iterator[_Result]:
     """Results in order, several at a time: Pillow and OpenCV leave the interpreter free while they work."""
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, track(what, len(items), "images", show) as tick:

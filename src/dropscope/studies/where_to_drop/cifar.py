@@ -18,7 +18,7 @@ from dropscope.studies.training import History, Recipe, fit
 from dropscope.studies.where_to_drop.batches import ShuffledBatches, shift_and_mirror
 from dropscope.studies.where_to_drop.cifar_files import CifarImages, scale_pixels
 from dropscope.studies.where_to_drop.networks import TRAINING_RATES, CifarNet, SmallEfficientNet, SmallViT
-from dropscope.studies.where_to_drop.tasks import Task, accuracy, classification_loss
+from dropscope.studies.where_to_drop.tasks import Task, TrainingRun, accuracy, classification_loss
 
 VALIDATION = 5_000
 _ADAM = partial(torch.optim.Adam, lr=1e-3)
@@ -73,7 +73,8 @@ def cifar_task(
     def prepare(batch: Tensor, draws: torch.Generator) -> Tensor:
         return scale_pixels(shift_and_mirror(batch, draws) if chosen.augmented else batch)
 
-    def train_network(net: nn.Module, seed: int, device: torch.device, show: bool | None) -> History:
+    def train_network(net: nn.Module, training: TrainingRun) -> History:
+        seed, device = training.seed, training.device
         batches = ShuffledBatches(images, labels, chosen.batch, seed, device, prepare)
         there = held_images.to(device), held_labels.to(device)
         schedule = None
@@ -88,7 +89,7 @@ def cifar_task(
             schedule,
             precision=mixed,
         )
-        return fit(net, recipe, batches, seed, device, show, f"training {network}, seed {seed}")
+        return fit(net, recipe, batches, seed, device, show=training.show, what=f"training {network}, seed {seed}")
 
     data = {"train": len(labels), "validation": len(held_labels), "fingerprint": _fingerprint(cifar)}
     return Task(

@@ -41,7 +41,7 @@ class CifarImages:
 def scale_pixels(images: Tensor) -> Tensor:
     """Pixels as the network wants them: (x/255 − .5)/.5.
 
-    >>> scaled(torch.tensor([0, 255], dtype=torch.uint8))
+    >>> scale_pixels(torch.tensor([0, 255], dtype=torch.uint8))
     tensor([-1.,  1.])
     """
     return (images.float() / 255 - 0.5) / 0.5

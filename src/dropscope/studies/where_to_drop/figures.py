@@ -193,6 +193,7 @@ def _side_by_side(
     draw: Callable[[Axes, StudyRows], None],
     title: str,
     width: float = 6.4,
+    *,
     shared_legend: bool = False,
 ) -> Figure:
     figure = new_figure(width * len(studies), 4.6)
@@ -214,7 +215,7 @@ def _side_by_side(
 
 def _line(
     axes: Axes, rows: pd.DataFrame, by: str, colour: str, label: str, style: str = "-", width: float = 2.0,
-    alpha: float = 1.0, score: str = SCORE, marker: str = "", band: bool = True,
+    alpha: float = 1.0, score: str = SCORE, marker: str = "", *, band: bool = True,
 ) -> None:  # fmt: skip
     """The mean over networks with its band, and a thin line for each network."""
     table = marginal_means(rows, by, score)

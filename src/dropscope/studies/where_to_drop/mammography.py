@@ -34,7 +34,7 @@ from dropscope.studies.where_to_drop.patients import (
 )
 from dropscope.studies.where_to_drop.preprocessing import Settings
 from dropscope.studies.where_to_drop.preprocessing_figures import write_preprocessing
-from dropscope.studies.where_to_drop.tasks import Task, classification_loss
+from dropscope.studies.where_to_drop.tasks import Task, TrainingRun, classification_loss
 
 AUGMENTED = {"normal": frozenset({NORMAL}), "all": frozenset({ABNORMAL, NORMAL}), "none": frozenset[int]()}
 
@@ -63,6 +63,7 @@ def mammography_task(
     labels: Path | None = None,
     protocol: Protocol = Protocol(),  # noqa: B008 - frozen
     cache: Path | None = None,
+    *,
     show: bool | None = None,
 ) -> Task:
     """The task on the mammograms under `folder`; see `find_mammograms` for the layouts.
@@ -76,9 +77,9 @@ def mammography_task(
     images = collection.images
     whole = split_mammograms(images, protocol.split, protocol.shares, protocol.seed)
     parts = _limit(images, whole, protocol)
-    contents = check_files(images, settings, cache, show)
+    contents = check_files(images, settings, cache, show=show)
     train, validation, test = (
-        _read_part(images, contents, part, settings, cache, show)
+        _read_part(images, contents, part, settings, cache, show=show)
         for part in (parts.train, parts.validation, parts.test)
     )
     mean, spread = float(train[0].mean(dtype=np.float64)), float(train[0].std(dtype=np.float64))
@@ -126,17 +127,15 @@ def _limit(images: Sequence[Mammogram], whole: Split, protocol: Protocol) -> Spl
 
 def _read_part(
     images: Sequence[Mammogram], contents: Sequence[str], part: Sequence[int], settings: Settings, cache: Path | None,
-    show: bool | None,
+    *, show: bool | None,
 ) -> _Part:  # fmt: skip
     chosen = [images[i] for i in part]
-    values = preprocess(chosen, [contents[i] for i in part], settings, cache, show)
+    values = preprocess(chosen, [contents[i] for i in part], settings, cache, show=show)
     return values, np.array([image.label for image in chosen], dtype=np.int64)
 
 
-def _train(
-    protocol: Protocol, train: _Part, validation: _Part, net: nn.Module, seed: int, device: torch.device,
-    show: bool | None,
-) -> History:  # fmt: skip
+def _train(protocol: Protocol, train: _Part, validation: _Part, net: nn.Module, training: TrainingRun) -> History:
+    seed, device = training.seed, training.device
     batches = UndersampledBatches(*train, protocol.batch, seed, device, AUGMENTED[protocol.augment])
     inputs, labels = (part.to(device) for part in _tensors(*validation))
     recipe = Recipe(
@@ -147,7 +146,7 @@ def _train(
         _cosine,
         precision="16-mixed" if device.type == "cuda" else "32-true",
     )
-    return fit(net, recipe, batches, seed, device, show, f"training effnet, seed {seed}")
+    return fit(net, recipe, batches, seed, device, show=training.show, what=f"training effnet, seed {seed}")
 
 
 def balanced_accuracy(net: nn.Module, inputs: Tensor, labels: Tensor, batch: int = 64) -> float:

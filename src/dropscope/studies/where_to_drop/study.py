@@ -34,7 +34,7 @@ from dropscope.studies.where_to_drop.preprocessing import Settings
 from dropscope.studies.where_to_drop.presets import SIDES, Preset, find_preset
 from dropscope.studies.where_to_drop.report import write_report
 from dropscope.studies.where_to_drop.rows import NetworkResult, load_result, save_result
-from dropscope.studies.where_to_drop.tasks import Task, accuracy
+from dropscope.studies.where_to_drop.tasks import Task, TrainingRun, accuracy
 
 _CPU = torch.device("cpu")
 
@@ -151,7 +151,7 @@ def _network(plan: Plan, seed: int) -> nn.Module:
     return trained_once(
         plan.folder / "weights" / f"seed-{seed}.safetensors",
         lambda: _initialised(task, seed),
-        lambda net: train(net, seed, plan.device, plan.progress),
+        lambda net: train(net, TrainingRun(seed, plan.device, plan.progress)),
         {**task.about, "seed": seed},
     )
 
@@ -179,7 +179,7 @@ def _mammography(options: Options, size: Preset, cache: Path | None) -> Task:
         preprocessing=Settings(side=options.side or SIDES[options.preset]),
     )
     labels = None if options.labels is None else Path(options.labels)
-    return mammography_task(Path(options.data), labels, protocol, cache, options.progress)
+    return mammography_task(Path(options.data), labels, protocol, cache, show=options.progress)
 
 
 def _own(options: Options, size: Preset) -> Task:

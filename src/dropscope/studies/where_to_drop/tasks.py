@@ -17,6 +17,15 @@ from torch import Tensor, nn
 from dropscope.studies.training import History
 
 
+@dataclass(frozen=True)
+class TrainingRun:
+    """One training: its seed, its device and whether progress is shown."""
+
+    seed: int
+    device: torch.device
+    show: bool | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """Data and network of one task. `layers` are the maskable sites in order, the penultimate last."""
@@ -25,7 +34,7 @@ class Task:
     layers: tuple[str, ...]
     penultimate: tuple[str, ...]  # the layers that the paper's rule may mean; the first is the default reading
     build: Callable[[], nn.Module]
-    train: Callable[[nn.Module, int, torch.device, bool | None], History] | None  # None: the network comes trained
+    train: Callable[[nn.Module, TrainingRun], History] | None  # None: the network comes trained
     validation: tuple[Tensor, Tensor]  # inputs, labels: a placement is chosen here
     test: tuple[Tensor, Tensor]  # … and reported here
     positions: tuple[str, ...] = ("before_activation", "after_activation")  # ("auto",): each layer's own only
