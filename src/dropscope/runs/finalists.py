@@ -44,6 +44,7 @@ def interval_table(
     groups: Sequence[Hashable] | None,
     seed: int,
     device: torch.device,
+    *,
     show: bool | None,
 ) -> pd.DataFrame:
     """95 % intervals of every ranking in `examples`, and of its paired difference to the plain entropy's."""

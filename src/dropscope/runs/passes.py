@@ -114,7 +114,7 @@ def uncertainty(
     check_choice(label, "label", LABELS)
     session = open_session(model, data, **options)
     frames = []
-    running, blocks = _measured(session, placement, passes, measures, engine, progress)
+    running, blocks = _measured(session, placement, passes, measures, engine, show=progress)
     for block, values in blocks:
         mean = block.chunks[0][1].mean[0] if label == "mean" else block.plain.movedim(1, -1)
         frames.append(_table(session, block, mean.argmax(-1).cpu(), values))
@@ -161,7 +161,7 @@ def maps(
     """
     session = open_session(model, data, **options)
     parts: dict[str, list[Tensor]] = {}
-    running, blocks = _measured(session, placement, passes, measures, engine, progress)
+    running, blocks = _measured(session, placement, passes, measures, engine, show=progress)
     for block, values in blocks:
         for name, value in values.items():
             parts.setdefault(name, []).append(value.cpu())
@@ -177,7 +177,7 @@ def _engine(session: Session, placement: Placement | str, passes: int, engine: s
 
 
 def _measured(
-    session: Session, placement: Placement | str, passes: int, chosen: Chosen, engine: str, show: bool | None
+    session: Session, placement: Placement | str, passes: int, chosen: Chosen, engine: str, *, show: bool | None
 ) -> tuple[Engine, Iterator[tuple[StatisticsBlock, dict[str, Tensor]]]]:
     """The engine, and every block of examples with each measure `[n, …]`."""
     check_passes(passes)
@@ -186,11 +186,11 @@ def _measured(
     running = _engine(session, placement, passes, engine)
     if any(row.of == "passes" for row in rows):
         return running, _on_passes(running, rows, needs)
-    return running, _on_statistics(running, rows, needs, show)
+    return running, _on_statistics(running, rows, needs, show=show)
 
 
 def _on_statistics(
-    engine: Engine, rows: list[Measure], needs: Collection[str], show: bool | None
+    engine: Engine, rows: list[Measure], needs: Collection[str], *, show: bool | None
 ) -> Iterator[tuple[StatisticsBlock, dict[str, Tensor]]]:
     with track("measuring", engine.session.data.n * engine.passes, show=show) as tick:
         for block in engine.statistics(0, needs, tick):

@@ -64,17 +64,17 @@ class Job:
         return digest([str(self.maker.placements[n]) for n in unit.numbers])
 
 
-def run_job(job: Job, store: Store | None, keep: int | None, objective: str, show: bool | None) -> Run:
+def run_job(job: Job, store: Store | None, keep: int | None, objective: str, *, show: bool | None) -> Run:
     """Runs what is missing, and looks at the `keep` best rows again."""
     maker, spec, started = job.maker, job.spec, time.monotonic()
     if store is not None:
         store.open(spec, job.settled)
-    rows = _rows(job, store, show)
+    rows = _rows(job, store, show=show)
     ran = time.monotonic()
     baseline = maker.baseline()
     examples = maker.examples(select_finalists(rows, keep, objective))
     data, device = maker.session.data, maker.session.device
-    intervals = interval_table(examples, maker.scores, data.groups, maker.session.seed, device, show)
+    intervals = interval_table(examples, maker.scores, data.groups, maker.session.seed, device, show=show)
     # A placement that is equal to another has the intervals of the one that was computed.
     rows = rows.assign(computed=rows.equivalent_to.fillna(rows.placement))
     of_rows = intervals.rename(columns={"placement": "computed"})
@@ -88,7 +88,7 @@ def run_job(job: Job, store: Store | None, keep: int | None, objective: str, sho
     return Run(rows, baseline, examples, spec, maker.engine.name, store.folder if store else None, levels, seconds)
 
 
-def _rows(job: Job, store: Store | None, show: bool | None) -> pd.DataFrame:
+def _rows(job: Job, store: Store | None, *, show: bool | None) -> pd.DataFrame:
     """Every row, those that a store holds already included."""
     maker = job.maker
     units = maker.engine.units(maker.bytes_per_placement)

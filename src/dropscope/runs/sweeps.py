@@ -84,8 +84,8 @@ def sweep(
     count = _kept(keep)
     asked = Asked.checked(placements, passes, measures, scores, objective, label)
     store = None if out is None else Store(out)
-    job = _job(open_session(model, data, **options), asked, engine, memory, compile, store)
-    return run_job(job, store, count, objective, progress)
+    job = _job(open_session(model, data, **options), asked, engine, memory, store, compile=compile)
+    return run_job(job, store, count, objective, show=progress)
 
 
 @shares(sweep, without=("keep", "progress"))
@@ -122,7 +122,9 @@ def plan_sweep(
         model, data, **{name: options[name] for name in SessionOptions.__annotations__ if name in options}
     )
     store = None if given["out"] is None else Store(given["out"])
-    return _job(session, asked, given["engine"], given["memory"], given["compile"], store).maker.engine.summary()
+    return _job(
+        session, asked, given["engine"], given["memory"], store, compile=given["compile"]
+    ).maker.engine.summary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +147,7 @@ class Asked:
         objective: str,
         label: str,
     ) -> Asked:
+        """Refuses what cannot be asked for."""
         check_passes(passes)
         check_choice(label, "label", LABELS)
         check_choice(objective, "objective", RANKING)
@@ -164,7 +167,7 @@ class Asked:
 
 
 def _job(
-    session: Session, asked: Asked, engine: str, memory: int | str, compile: bool | None, store: Store | None
+    session: Session, asked: Asked, engine: str, memory: int | str, store: Store | None, *, compile: bool | None
 ) -> Job:
     """Everything audited and planned."""
     if session.dense:
