@@ -123,7 +123,8 @@ class LoopEngine:
     def _passes_at_once(self, batch: Batch, resolved: ResolvedPlacement) -> int:
         # A value that all examples share (DeBERTa's relative positions) has one mask per pass: one forward, one pass.
         shared = any(spec.layout.batch_dim is None for spec in resolved.values())
-        lengths = batch.lengths if self.fold and not shared else None
+        # Without noise passes are equal to the last bit, which rows of one forward are not.
+        lengths = batch.lengths if self.fold and resolved and not shared else None
         if lengths is None:
             return 1
         width = int(batch.call.kwargs["attention_mask"].shape[1])

@@ -1,0 +1,62 @@
+"""Every engine under the one contract: the plain loop, the loop with folded passes, and the shared tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import pytest
+
+pytest.register_assert_rewrite("engine.contract")
+
+from dropscope.engine import loop as loop_module  # noqa: E402 - after the line above, for readable failures
+from dropscope.engine.engine import Engine  # noqa: E402
+from dropscope.engine.loop import LoopEngine  # noqa: E402
+from dropscope.engine.session import Session  # noqa: E402
+from dropscope.engine.shared import SharedEngine  # noqa: E402
+from dropscope.injection.resolution import ResolvedPlacement  # noqa: E402
+from engine.contract import SUBJECTS, EngineContract, loop  # noqa: E402
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test of a contract runs on every subject of its class."""
+    if metafunc.cls is not None and "name" in metafunc.fixturenames:
+        metafunc.parametrize("name", metafunc.cls.subjects)
+
+
+class TestLoop(EngineContract):
+    subjects: ClassVar[tuple[str, ...]] = ("cnn", "resnet", "unet", "lstm", "many labels", "bert")
+    build = staticmethod(loop)
+
+
+class TestFoldedLoop(EngineContract):
+    """Texts in order of length, several passes of a batch in one forward, in more than one forward."""
+
+    subjects: ClassVar[tuple[str, ...]] = ("bert", "gpt2", "deberta")
+
+    @pytest.fixture(autouse=True)
+    def _few_tokens_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(loop_module, "_CPU_TOKENS", 120)
+
+    @staticmethod
+    def build(session: Session, resolved: Sequence[ResolvedPlacement], passes: int) -> Engine:
+        return LoopEngine(session.with_data(session.data.length_sorted(lambda _: 2)), resolved, passes, fold=True)
+
+    def test_passes_are_folded_and_texts_sorted(self, engine: Engine, name: str) -> None:
+        lengths = [int(length) for batch in engine.session.data.batches for length in batch.lengths]
+        assert lengths == sorted(lengths)
+        assert engine.session.data.order is not None
+        ffn = SUBJECTS[name].placements.index("ffn=.3")
+        batch = max(engine.session.data.batches, key=lambda batch: batch.n)
+        assert batch.n == 2
+        assert [len(block.probabilities) for block in engine.samples(ffn, batch, range(7))] == [2, 2, 2, 1]
+
+
+class TestShared(EngineContract):
+    subjects: ClassVar[tuple[str, ...]] = (
+        "cnn", "resnet", "unet", "lstm", "sequence first", "many labels", "bert", "gpt2",
+    )  # fmt: skip
+
+    @staticmethod
+    def build(session: Session, resolved: Sequence[ResolvedPlacement], passes: int) -> Engine:
+        return SharedEngine.build(session, resolved, passes, memory=1 << 20)  # little: many blocks
