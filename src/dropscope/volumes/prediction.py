@@ -148,7 +148,7 @@ def predict(
         str(as_placement(placement)), passes, _as_tuple(measures), None if roi is None else tuple(roi), overlap, seed,
         masks, outputs, scale, batch_size, device, memory,
     )  # fmt: skip
-    opened = _open_prediction(model, images, Path(out), options, progress)
+    opened = _open_prediction(model, images, Path(out), options, progress=progress)
     left = opened.left()
     total = sum(opened.count_windows(case) for case in left) * options.passes
     with track("predicting", total, "windows", progress) as tick:
@@ -225,7 +225,7 @@ class _Prediction:
 
 
 def _open_prediction(
-    model: nn.Module, images: Iterable[str | Path], out: Path, options: Options, progress: bool | None
+    model: nn.Module, images: Iterable[str | Path], out: Path, options: Options, *, progress: bool | None
 ) -> _Prediction:
     """Checks everything, reads every volume once, and audits the placement on windows of the first."""
     check_passes(options.passes)
@@ -235,7 +235,7 @@ def _open_prediction(
     cases = tuple(find_cases(images))
     windows = {case.name: _plan_case_windows(case, options) for case in cases}
     read = functools.lru_cache(maxsize=1)(lambda case: read_case(case, options.scale))
-    voxels = _fingerprint_volumes(cases, read, progress)
+    voxels = _fingerprint_volumes(cases, read, progress=progress)
     session = _open_session(model, cases[0], read(cases[0]), windows[cases[0].name], options)
     weights = weights_fingerprint(session.model)
     memory = memory_bytes(options.memory, session.device)
@@ -253,7 +253,7 @@ def _open_prediction(
 
 
 def _fingerprint_volumes(
-    cases: Sequence[VolumeCase], read: Callable[[VolumeCase], Tensor], progress: bool | None
+    cases: Sequence[VolumeCase], read: Callable[[VolumeCase], Tensor], *, progress: bool | None
 ) -> dict[str, int]:
     """Every volume read once, so that a bad one is refused before the work and not in the middle of it."""
     first, voxels = cases[0], {}

@@ -80,12 +80,12 @@ def run_segmentation_measures(
         ignore_label=ignore_label,
     )
     show = False if as_json else None
-    planned = plan(options, show)
+    planned = plan(options, show=show)
     if dry_run:
         facts = planned.facts() | {"estimate": estimate(planned)}
         print_json(facts) if as_json else _print_plan(facts)
         return
-    outcome = run(planned, show)
+    outcome = run(planned, show=show)
     if as_json:
         claims, measures = records(claims_table(outcome.claims)), records(outcome.tables["measures"])
         print_json({"folder": str(outcome.folder), "claims": claims, "measures": measures})

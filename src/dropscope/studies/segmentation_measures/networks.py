@@ -54,7 +54,7 @@ class GaussianFeatureDropout(nn.Module):
 class Block(nn.Module):
     """(convolution 3, padded → dropout → batch norm → ReLU) twice; the first block of the network does not drop."""
 
-    def __init__(self, dims: int, inputs: int, outputs: int, rate: float, noise: str, drops: bool = True) -> None:
+    def __init__(self, dims: int, inputs: int, outputs: int, rate: float, noise: str, *, drops: bool = True) -> None:
         super().__init__()
         self.conv1, self.conv2 = (_CONVOLUTIONS[dims](n, outputs, 3, padding=1) for n in (inputs, outputs))
         if drops:
@@ -139,7 +139,7 @@ def with_feature_dropout(net: nn.Module, rate: float, noise: str, dims: int) -> 
     return net
 
 
-def check_network(net: nn.Module, images: Tensor, classes: int, placement: str, drops: bool) -> None:
+def check_network(net: nn.Module, images: Tensor, classes: int, placement: str, *, drops: bool) -> None:
     """Refuses a network that does not fit the study, before any is trained.
 
     One plain forward on the first of `images`, one in training on two, and a look at the sites of the placement.
@@ -159,11 +159,11 @@ def check_network(net: nn.Module, images: Tensor, classes: int, placement: str, 
         if shape != wanted:
             received = Phrase(f"an output of shape {shape}")
             raise BadInput(f"model must return logits {wanted}", "model", received, "build it with those classes")
-        _check_training(net, first.expand(2, *first.shape[1:]), wanted[1:], drops)
+        _check_training(net, first.expand(2, *first.shape[1:]), wanted[1:], drops=drops)
         resolve(as_placement(placement), examine(net, Call.of(first)))
 
 
-def _check_training(net: nn.Module, images: Tensor, wanted: tuple[int, ...], drops: bool) -> None:
+def _check_training(net: nn.Module, images: Tensor, wanted: tuple[int, ...], *, drops: bool) -> None:
     """A forward in training: the same output, and dropout on feature maps."""
     ranks: dict[str, int] = {}
 

@@ -111,7 +111,7 @@ def choose_region(volumes: Volumes, roi: Sequence[int] | None, multiple: Sequenc
 
 
 def prepare_volumes(
-    volumes: Volumes, roi: Sequence[int], ignore_label: int | None = None, show: bool | None = None
+    volumes: Volumes, roi: Sequence[int], ignore_label: int | None = None, *, show: bool | None = None
 ) -> Prepared:
     """Loads, checks, scales and crops every case; raises `BadInput` that names the file."""
     images, labels, valid, lost = [], [], [], {}
@@ -193,7 +193,7 @@ def read_prepared(path: Path) -> Prepared:
         raise BadInput("data must be a file that this study wrote", "data", str(path), remedy) from error
 
 
-def load_data(options: Options, preset: Preset, show: bool | None = None) -> Prepared:
+def load_data(options: Options, preset: Preset, *, show: bool | None = None) -> Prepared:
     """The prepared volumes of a study: from a prepared file, from the study's folder, or prepared now."""
     if options.data.endswith(".safetensors"):
         prepared = read_prepared(Path(options.data))
@@ -211,7 +211,7 @@ def load_data(options: Options, preset: Preset, show: bool | None = None) -> Pre
         if prepared.about.get("key") == key:
             return prepared
         raise BadInput("out must hold one study", "out", Phrase(f"other volumes in {cached}"), "choose another folder")
-    prepared = prepare_volumes(volumes, region, options.ignore_label, show)
+    prepared = prepare_volumes(volumes, region, options.ignore_label, show=show)
     return replace(prepared, about={**prepared.about, "key": key})
 
 

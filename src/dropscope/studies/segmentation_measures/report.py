@@ -17,9 +17,9 @@ from dropscope.studies.segmentation_measures.showcase import Exhibits
 
 TITLE = "Which uncertainty measure finds the wrong voxels (segmentation-measures)"
 _PAPER = {
+    "networks": published.NETWORKS,
     "n_train": list(published.N_TRAIN),
     "rates": list(published.RATES),
-    "networks": published.NETWORKS,
     "passes": published.PASSES,
 }
 
@@ -78,7 +78,9 @@ def _paragraphs(
     without = int(experiments.without_errors.sum())
     train, validation, test = facts["cases"]
     ranked = made["measures"].sort_values("mean AUC-PR ↑", ascending=False)
-    order = ", ".join(f"{row.measure} {row._2:.4f}" for row in ranked.itertuples())
+    order = ", ".join(
+        f"{name} {value:.4f}" for name, value in zip(ranked.measure, ranked["mean AUC-PR ↑"], strict=True)
+    )
     per = "during training and at inference" if facts["dropout"] == "training" else "at inference only"
     measured = exhibits.about
     share = sum(measured["costs"][name] for name in FOUR) / measured["costs"]["forward"]
@@ -99,10 +101,11 @@ def _paragraphs(
 
 
 def _smaller(facts: dict[str, Any]) -> list[str]:
-    lines = []
-    for name in ("networks", "n_train", "rates", "passes"):
-        if facts[name] != _PAPER[name]:
-            lines.append(f"{name.replace('_', ' ')}: {facts[name]} instead of {_PAPER[name]}")
+    lines = [
+        f"{name.replace('_', ' ')}: {facts[name]} instead of {paper}"
+        for name, paper in _PAPER.items()
+        if facts[name] != paper
+    ]
     if facts["preset"] != "paper":
         lines.append(
             f"training: {facts['training_steps'] // max(1, facts['networks'])} steps of batch {facts['batch']} "

@@ -102,11 +102,11 @@ class Outcome:
     rows: pd.DataFrame
 
 
-def plan(options: Options, show: bool | None = None) -> Plan:
+def plan(options: Options, *, show: bool | None = None) -> Plan:
     """Reads and checks everything; raises `BadInput` before any network is trained."""
     device = as_device(options.device)
     preset = apply_preset(options, device)
-    prepared = load_data(options, preset, show)
+    prepared = load_data(options, preset, show=show)
     divided, sizes, remarks = _divide(prepared, preset, options)
     check_classes(prepared, divided.first(min(sizes)))
     experiments = make_grid(sizes, preset.rates, preset.noises)
@@ -167,13 +167,13 @@ def estimate(plan: Plan) -> dict[str, float]:
     }
 
 
-def run(plan: Plan, show: bool | None = None) -> Outcome:
+def run(plan: Plan, *, show: bool | None = None) -> Outcome:
     """Trains and evaluates what is missing in the folder, then writes tables, figures and the summary."""
     work, folder = plan.work, Path(plan.work.folder)
     claim_folder(folder, _spec(plan))
     if not (folder / PREPARED).exists():
         write_prepared(plan.prepared, folder / PREPARED)
-    rows = run_units(work, plan.units, plan.workers, show)
+    rows = run_units(work, plan.units, plan.workers, show=show)
     exhibits = make_exhibits(work, plan.units, rows, plan.prepared)
     claims, tables = write_report(folder, rows, exhibits, plan.facts())
     return Outcome(folder, tuple(claims), tables, rows)

@@ -29,7 +29,7 @@ from dropscope.studies.segmentation_measures.units import Tick, Work, count_step
 _POLL = 1.0  # seconds between two looks at what the workers have done
 
 
-def run_units(work: Work, units: Sequence[Network], workers: int, show: bool | None = None) -> pd.DataFrame:
+def run_units(work: Work, units: Sequence[Network], workers: int, *, show: bool | None = None) -> pd.DataFrame:
     """Runs the units that are not finished, several at once; the rows of every experiment, in the order of the grid."""
     todo = [unit for unit in units if not all(work.rows_file(e).exists() for e in unit.experiments)]
     # The longest first, so that no worker is left with one at the end.
