@@ -13,10 +13,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dropscope import measures, scores
+    from dropscope.engine import PlanSummary
     from dropscope.errors import AuditFailed, BadInput, DropscopeError, MissingExtra
     from dropscope.injection import Audit, Noise, Site, Watch, audit, find_sites, injected, watch
     from dropscope.placement import Placement, PlacementGrid, PlacementSpace
-    from dropscope.engine import PlanSummary
     from dropscope.runs import Run, maps, plan_sweep, sample, sweep, uncertainty
 
 _ROOMS = {

@@ -93,9 +93,9 @@ def sentence(what: str, received: object, remedy: str) -> str:
 
 
 def first_line(error: BaseException, length: int = 160) -> str:
-    """The first line of an exception's message, or the name of its class if it has none.
+    r"""The first line of an exception's message, or the name of its class if it has none.
 
-    >>> first_line(ValueError("two\\nlines")), first_line(KeyError())
+    >>> first_line(ValueError("two\nlines")), first_line(KeyError())
     ('two', 'KeyError')
     """
     lines = str(error).strip().splitlines()

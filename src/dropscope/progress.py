@@ -48,7 +48,7 @@ def format_duration(seconds: float) -> str:
 
 @contextmanager
 def track(
-    what: str, total: int, unit: str = "predictions", show: bool | None = None
+    what: str, total: int, unit: str = "predictions", *, show: bool | None = None
 ) -> Iterator[Callable[[int], None]]:
     """Shows progress while the block runs; yields `tick(count)`, to be called after each `count` units of work.
 

@@ -81,7 +81,7 @@ def kullback_leibler(passes: PassStatistics | Tensor, *, plain: Tensor | None = 
     return (0.0 - divergence).to(kept.dtype)
 
 
-def _summary(kept: PassStatistics, floor: float | None = None, two: bool = False) -> HistogramSummary:
+def _summary(kept: PassStatistics, floor: float | None = None, *, two: bool = False) -> HistogramSummary:
     """What the histograms say, from one scan that all measures share; without a floor, at any that was asked for."""
     histogram = kept.read("histogram")
     classes = histogram.shape[-2]

@@ -62,6 +62,7 @@ class Measure:
         return PLAIN in self.needs
 
     def __call__(self, passes: PassStatistics | Tensor) -> Tensor:
+        """The measure of these passes."""
         return self.function(passes)
 
 

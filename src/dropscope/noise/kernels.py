@@ -119,7 +119,7 @@ def _normed(
     no waiting.
     """
     row = tl.program_id(0)
-    state = _row_state(start, passes, examples, row, True, first_size, second_size, pass_step, inner)
+    state = _row_state(start, passes, examples, row, True, first_size, second_size, pass_step, inner)  # noqa: FBT003 - a constexpr, as Triton takes it
     x = _noisy_sum(value, other, row, state, columns, level, gain, 0, wide)
     total = tl.sum(x, 0)
     if rest > 0:

@@ -74,11 +74,11 @@ def write_summary(
         parts.append("## Claims")
         counts = Counter(claim.verdict for claim in claims)
         parts.append(", ".join(f"{verdict}: {counts[verdict]}" for verdict in get_args(Verdict)) + ".")
-        for claim in claims:
-            parts.append(
-                f"**{claim.statement}** — {claim.verdict}\n\n"
-                f"- published: {claim.published}\n- here: {claim.ours}\n- how: {claim.how}"
-            )
+        parts += [
+            f"**{claim.statement}** — {claim.verdict}\n\n"
+            f"- published: {claim.published}\n- here: {claim.ours}\n- how: {claim.how}"
+            for claim in claims
+        ]
     parts.append("## Smaller than in the paper")
     parts.append("\n".join(f"- {line}" for line in smaller) if smaller else "Nothing.")
     return write_text(folder / "summary.md", "\n\n".join(parts) + "\n")

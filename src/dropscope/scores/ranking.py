@@ -23,6 +23,7 @@ class Ranking:
 
     @property
     def n(self) -> int:
+        """How many examples are ranked."""
         return self.uncertainty.shape[-1]
 
     def tie_bounds(self) -> tuple[Tensor, Tensor]:

@@ -82,7 +82,7 @@ class PassStatistics:
         self._correct: list[Tensor] = []
         self._shape, self._members = torch.Size(), torch.empty(0)
 
-    def update(self, p: Tensor, passes_dim: int | None = None, check: bool = True) -> None:
+    def update(self, p: Tensor, passes_dim: int | None = None, *, check: bool = True) -> None:
         """Takes in one pass, or a stack of passes.
 
         Args:
@@ -93,7 +93,7 @@ class PassStatistics:
         Raises:
             BadInput: Where `p` is no tensor of probabilities, or has another shape than earlier passes.
         """
-        p = _probabilities(p, "p", check)
+        p = _probabilities(p, "p", check=check)
         p = p.unsqueeze(0) if passes_dim is None else p.movedim(passes_dim, 0)
         if not self.state:
             self._begin(p)
@@ -170,8 +170,8 @@ class PassStatistics:
         if not other.passes:
             return
         self.derived.clear()
-        for each in (self, other):
-            each._count_waiting()
+        self._count_waiting()
+        other._count_waiting()
         if not self.passes:
             self._shape, self.dtype, self.passes = other._shape, other.dtype, other.passes
             self.state = {name: value.clone() for name, value in other.state.items()}
@@ -290,15 +290,17 @@ class PassStatistics:
             self.state["votes"] = zeros(torch.int32)
         if "histogram" in self.needs:
             self.state["histogram"] = torch.zeros((*self._shape, self.bins), dtype=torch.int16, device=device)
-        labels = self._labels
-        if labels is not None and "correct" in self.needs:
-            rank = labels.dim()
-            if rank == 0 or rank > len(cells) or labels.shape != cells[-rank:]:
-                remedy = "give one label per example"
-                rule = f"labels must match the examples {tuple(cells)}"
-                raise BadInput(rule, "labels", tuple(labels.shape), remedy)
-            self._labels = labels.to(device)
-            self._members = _membership(self._labels, self._groups)
+        if self._labels is not None and "correct" in self.needs:
+            self._begin_counting(self._labels, cells, device)
+
+    def _begin_counting(self, labels: Tensor, cells: torch.Size, device: torch.device) -> None:
+        rank = labels.dim()
+        if rank == 0 or rank > len(cells) or labels.shape != cells[-rank:]:
+            remedy = "give one label per example"
+            rule = f"labels must match the examples {tuple(cells)}"
+            raise BadInput(rule, "labels", tuple(labels.shape), remedy)
+        self._labels = labels.to(device)
+        self._members = _membership(self._labels, self._groups)
 
     def _at_shift_of(self, to: PassStatistics) -> dict[str, Tensor]:
         """This state with its squared deviations re-expressed around the shift of `to`."""
@@ -342,7 +344,7 @@ def from_passes(
     return kept
 
 
-def _probabilities(p: Tensor, name: str, check: bool) -> Tensor:
+def _probabilities(p: Tensor, name: str, *, check: bool) -> Tensor:
     if not isinstance(p, Tensor) or not p.is_floating_point() or p.dim() < 1 or 0 in p.shape:
         got = (tuple(p.shape), p.dtype) if isinstance(p, Tensor) else Phrase(type(p).__name__)
         rule = f"{name} must be a non-empty floating tensor of probabilities, classes last"

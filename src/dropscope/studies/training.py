@@ -79,7 +79,7 @@ def fit(
     with random_state_kept():
         torch.manual_seed(seed)
         total = recipe.epochs * len(batches)  # type: ignore[arg-type]
-        with track(what, total, "batches", show) if tick is None else nullcontext(tick) as count:
+        with track(what, total, "batches", show=show) if tick is None else nullcontext(tick) as count:
             history, best = _run_epochs(net, recipe, batches, total, torch.device(device), count)
     net.cpu().load_state_dict(best)
     net.eval()

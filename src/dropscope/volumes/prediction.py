@@ -151,7 +151,7 @@ def predict(
     opened = _open_prediction(model, images, Path(out), options, progress=progress)
     left = opened.left()
     total = sum(opened.count_windows(case) for case in left) * options.passes
-    with track("predicting", total, "windows", progress) as tick:
+    with track("predicting", total, "windows", show=progress) as tick:
         for case in left:
             _predict_case(opened, case, tick)
     return _write_table(opened)
@@ -262,7 +262,7 @@ def _fingerprint_volumes(
             what = f"{case.place} must have the {first.channels} channels of {first.place}"
             received = Phrase(f"{case.channels} channels")
             raise BadInput(what, case.place, received, "predict it by itself")
-    with track("reading volumes", len(cases), "volumes", progress) as tick:
+    with track("reading volumes", len(cases), "volumes", show=progress) as tick:
         for case in reversed(cases):  # the first is then cached
             voxels[case.name] = int(Call((read(case)[None],)).keys()[0])
             tick(1)

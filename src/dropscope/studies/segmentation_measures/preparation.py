@@ -115,7 +115,7 @@ def prepare_volumes(
 ) -> Prepared:
     """Loads, checks, scales and crops every case; raises `BadInput` that names the file."""
     images, labels, valid, lost = [], [], [], {}
-    with track("reading volumes", len(volumes.cases), "volumes", show) as tick:
+    with track("reading volumes", len(volumes.cases), "volumes", show=show) as tick:
         for case in volumes.cases:
             image, label = case.load()
             counted = torch.ones_like(label, dtype=torch.bool) if ignore_label is None else label != ignore_label

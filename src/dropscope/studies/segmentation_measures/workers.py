@@ -34,7 +34,7 @@ def run_units(work: Work, units: Sequence[Network], workers: int, *, show: bool 
     todo = [unit for unit in units if not all(work.rows_file(e).exists() for e in unit.experiments)]
     # The longest first, so that no worker is left with one at the end.
     todo.sort(key=lambda unit: -unit.n_train if work.regime.steps is None else 0)
-    with track(f"{len(todo)} networks", sum(count_steps(work, unit) for unit in todo), "steps", show) as tick:
+    with track(f"{len(todo)} networks", sum(count_steps(work, unit) for unit in todo), "steps", show=show) as tick:
         if workers == 1 or len(todo) < 2:
             _run_here(work, todo, tick)
         else:

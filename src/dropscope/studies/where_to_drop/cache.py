@@ -88,7 +88,7 @@ def _in_threads(
     what: str, work: Callable[[_Item], _Result], items: Sequence[_Item], *, show: bool | None
 ) -> Iterator[_Result]:
     """Results in order, several at a time: Pillow and OpenCV leave the interpreter free while they work."""
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, track(what, len(items), "images", show) as tick:
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, track(what, len(items), "images", show=show) as tick:
         try:
             for result in pool.map(work, items):
                 tick(1)
