@@ -1,5 +1,6 @@
 """Measures: closed forms, the NumPy way, contracts over the table, the user's own."""
 
+import inspect
 import math
 
 import numpy as np
@@ -266,7 +267,7 @@ def test_table_is_complete_and_says_what_each_is():
         assert row.direction == "higher = more uncertain"
         assert row.range
         assert row.reference
-        assert ">>>" in (row.function.__doc__ or "")
+        assert ">>>" in (inspect.getdoc(row.function) or "")
         assert row.needs_plain == (name == "variation_predicted")
 
 

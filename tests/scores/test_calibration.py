@@ -1,5 +1,7 @@
 """Calibration: closed forms, the plain loop, scikit-learn, contracts."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -97,8 +99,8 @@ class TestEveryCalibrationScore:
                 row.function(p, bad)
 
     def test_documented(self, row):
-        doc = row.function.__doc__ or ""
-        parts = ("Args:", "Returns:", "Raises:", "Examples:", ">>>", "Reference:", "    Not ", "better")
+        doc = inspect.getdoc(row.function) or ""
+        parts = ("Args:", "Returns:", "Raises:", "Examples:", ">>>", "Reference:", "\nNot ", "better")
         assert all(part in doc for part in parts)
 
 

@@ -1,5 +1,6 @@
 """Detection: closed forms, scikit-learn, ties; and the contract of every ranking score in the table."""
 
+import inspect
 import itertools
 import math
 
@@ -192,8 +193,8 @@ class TestEveryRankingScore:
         assert torch.equal(scores.ranking_scores(u, correct)[row.name], row.function(u, correct))
 
     def test_documented(self, row):
-        doc = row.function.__doc__ or ""
-        parts = ("Args:", "Returns:", "Raises:", "Examples:", ">>>", "Reference:", "    Not ", "better")
+        doc = inspect.getdoc(row.function) or ""
+        parts = ("Args:", "Returns:", "Raises:", "Examples:", ">>>", "Reference:", "\nNot ", "better")
         assert all(part in doc for part in parts)
 
     @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
