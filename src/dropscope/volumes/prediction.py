@@ -10,7 +10,7 @@ import functools
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from dropscope.injection import ResolvedPlacement
 from dropscope.measures import SEGMENTATION, Measure
 from dropscope.measures import resolve as resolve_measures
 from dropscope.model import Call, Outputs, weights_fingerprint
+from dropscope.parameters import shares
 from dropscope.placement import Placement, as_placement
 from dropscope.progress import track
 from dropscope.scores import foreground_mean, worst_patch
@@ -50,20 +51,43 @@ _NOT_IDENTITY = ("batch_size", "device", "memory")  # options that change no pre
 
 @dataclass(frozen=True)
 class Options:
-    """How volumes are predicted. All but the last three identify a folder of predictions."""
+    """How volumes are predicted. All but `batch_size`, `device` and `memory` identify a folder of predictions.
+
+    Args:
+        placement: Where noise goes.
+        passes: Passes over each volume.
+        measures: Names of the measures, each of which becomes a map.
+        roi: Sides of a window; two sides for the slices of a 2-D network; None for the whole volume at once.
+        overlap: Share of a window that the next one covers again.
+        seed: Seed of the noise.
+        masks: "per_example" draws for every window, "per_pass" once for all windows of a pass.
+        outputs: What the model returns.
+        scale: "percentiles" moves the 5th percentile of each channel to 0 and its 95th to 1; "none" does nothing.
+        batch_size: Windows at once.
+        device: Where the model runs; where it is, if None.
+        memory: Budget of the statistics, such as "4GiB".
+    """
 
     placement: str
-    passes: int
-    measures: tuple[str, ...]
-    roi: tuple[int, ...] | None
-    overlap: float
-    seed: int
-    masks: str
-    outputs: Outputs
-    scale: str
-    batch_size: int
-    device: str | torch.device | None
-    memory: int | str
+    _: KW_ONLY
+    passes: int = 50
+    measures: Sequence[str] = SEGMENTATION
+    roi: Sequence[int] | None = None
+    overlap: float = 0.25
+    seed: int = 0
+    masks: str = "per_example"
+    outputs: Outputs = "logits"
+    scale: str = "percentiles"
+    batch_size: int = 4
+    device: str | torch.device | None = None
+    memory: int | str = "auto"
+
+    @classmethod
+    def of(cls, placement: Placement | str, given: dict[str, Any]) -> Options:
+        """The options as they were given, sequences as tuples."""
+        options = cls(str(as_placement(placement)), **given)
+        names = (options.measures,) if isinstance(options.measures, str) else tuple(options.measures)
+        return replace(options, measures=names, roi=None if options.roi is None else tuple(options.roi))
 
 
 @dataclass(frozen=True)
@@ -98,24 +122,15 @@ class PredictionPlan:
         return "\n".join(lines)
 
 
+@shares(Options)
 def predict(
     model: nn.Module,
     placement: Placement | str,
     images: Iterable[str | Path],
     out: str | Path,
     *,
-    passes: int = 50,
-    measures: Sequence[str] = SEGMENTATION,
-    roi: Sequence[int] | None = None,
-    overlap: float = 0.25,
-    seed: int = 0,
-    masks: str = "per_example",
-    outputs: Outputs = "logits",
-    scale: str = "percentiles",
-    batch_size: int = 4,
-    device: str | torch.device | None = None,
-    memory: int | str = "auto",
     progress: bool | None = None,
+    **options: Any,
 ) -> pd.DataFrame:
     """Predicts every volume under `out/CASE/`: `prediction.nii.gz`, `MEASURE.nii.gz`, `case.json`.
 
@@ -124,17 +139,6 @@ def predict(
         placement: Where noise goes, such as "own" or "up.1=0.3".
         images: NIfTI files and folders of them; "a.nii.gz,b.nii.gz" is one case with a channel from each.
         out: Folder of the maps. Cases that are finished there under the same options are not predicted again.
-        passes: Passes over each volume.
-        measures: Names of the measures, each of which becomes a map.
-        roi: Sides of a window; two sides for the slices of a 2-D network; None for the whole volume at once.
-        overlap: Share of a window that the next one covers again.
-        seed: Seed of the noise.
-        masks: "per_example" draws for every window, "per_pass" once for all windows of a pass.
-        outputs: What the model returns.
-        scale: "percentiles" moves the 5th percentile of each channel to 0 and its 95th to 1; "none" does nothing.
-        batch_size: Windows at once.
-        device: Where the model runs; where it is, if None.
-        memory: Budget of the statistics, such as "4GiB".
         progress: Whether to show progress; None decides by the terminal.
 
     Returns:
@@ -144,49 +148,26 @@ def predict(
     Raises:
         BadInput: Before any pass, where an argument or a file cannot be used.
     """
-    options = Options(
-        str(as_placement(placement)), passes, _as_tuple(measures), None if roi is None else tuple(roi), overlap, seed,
-        masks, outputs, scale, batch_size, device, memory,
-    )  # fmt: skip
-    opened = _open_prediction(model, images, Path(out), options, progress=progress)
+    opened = _open_prediction(model, images, Path(out), Options.of(placement, options), progress=progress)
     left = opened.left()
-    total = sum(opened.count_windows(case) for case in left) * options.passes
+    total = sum(opened.count_windows(case) for case in left) * opened.options.passes
     with track("predicting", total, "windows", show=progress) as tick:
         for case in left:
             _predict_case(opened, case, tick)
     return _write_table(opened)
 
 
+@shares(Options)
 def plan_prediction(
-    model: nn.Module,
-    placement: Placement | str,
-    images: Iterable[str | Path],
-    out: str | Path,
-    *,
-    passes: int = 50,
-    measures: Sequence[str] = SEGMENTATION,
-    roi: Sequence[int] | None = None,
-    overlap: float = 0.25,
-    seed: int = 0,
-    masks: str = "per_example",
-    outputs: Outputs = "logits",
-    scale: str = "percentiles",
-    batch_size: int = 4,
-    device: str | torch.device | None = None,
-    memory: int | str = "auto",
+    model: nn.Module, placement: Placement | str, images: Iterable[str | Path], out: str | Path, **options: Any
 ) -> PredictionPlan:
     """What `predict` would do with the same arguments: everything is checked, one window timed, nothing written."""
-    options = Options(
-        str(as_placement(placement)), passes, _as_tuple(measures), None if roi is None else tuple(roi), overlap, seed,
-        masks, outputs, scale, batch_size, device, memory,
-    )  # fmt: skip
-    opened = _open_prediction(model, images, Path(out), options, progress=False)
+    opened = _open_prediction(model, images, Path(out), Options.of(placement, options), progress=False)
     counts = {case.name: opened.count_windows(case) for case in opened.cases}
-    left = sum(counts[case.name] for case in opened.left())
-    seconds = _seconds_per_window(opened.session) * left * options.passes if left else 0
-    return PredictionPlan(
-        opened.cases, tuple(sorted(opened.done)), counts, options.passes, seconds, opened.voxel_bytes, opened.files
-    )
+    left, passes = sum(counts[case.name] for case in opened.left()), opened.options.passes
+    seconds = _seconds_per_window(opened.session) * left * passes if left else 0
+    done = tuple(sorted(opened.done))
+    return PredictionPlan(opened.cases, done, counts, passes, seconds, opened.voxel_bytes, opened.files)
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,10 +321,6 @@ def _write_table(opened: _Prediction) -> pd.DataFrame:
     table = pd.DataFrame([record["found"] for record in records])
     atomic_write(opened.out / "cases.csv", lambda part: table.to_csv(part, index=False))
     return table
-
-
-def _as_tuple(names: Sequence[str] | str) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _files(measures: Sequence[Measure]) -> tuple[str, ...]:

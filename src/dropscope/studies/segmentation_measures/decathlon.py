@@ -16,20 +16,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from dropscope import volumes
 from dropscope.errors import BadInput, Phrase, first_line
 from dropscope.studies.segmentation_measures.cases import ROLES, Case, Volumes
-from dropscope.volumes import (
-    Header,
-    channel_owner,
-    check_aligned,
-    group_by_case,
-    list_volumes,
-    read_header,
-    read_intensities,
-    read_voxels,
-    volume_name,
-    write_volume,
-)
 
 
 def read_decathlon(folder: str | Path, ignore_label: int | None = None) -> Volumes:
@@ -40,8 +29,8 @@ def read_decathlon(folder: str | Path, ignore_label: int | None = None) -> Volum
             remedy = "name a folder that holds imagesTr and labelsTr, or write data='phantom'"
             received = Phrase(f"no folder {root / part}")
             raise BadInput("data must hold the folders imagesTr and labelsTr", "data", received, remedy)
-    labels = {volume_name(path): path for path in list_volumes(root / "labelsTr")}
-    images = _image_files(list_volumes(root / "imagesTr"), labels)
+    labels = {volumes.volume_name(path): path for path in volumes.list_volumes(root / "labelsTr")}
+    images = _image_files(volumes.list_volumes(root / "imagesTr"), labels)
     for name in sorted({*images, *labels}):
         if name not in images or name not in labels:
             present = images[name][0] if name in images else labels[name]
@@ -76,14 +65,14 @@ def read_decathlon(folder: str | Path, ignore_label: int | None = None) -> Volum
 
 def _image_files(images: Sequence[Path], labels: dict[str, Path]) -> dict[str, list[Path]]:
     """The files of each case; a number at the end is a channel where labels have none, else it is the case's own."""
-    if all(channel_owner(path) in labels for path in images):
-        return group_by_case(images)
-    return {volume_name(path): [path] for path in images}
+    if all(volumes.channel_owner(path) in labels for path in images):
+        return volumes.group_by_case(images)
+    return {volumes.volume_name(path): [path] for path in images}
 
 
-def _check_case(files: Sequence[Path], label: Path) -> tuple[Header, int]:
+def _check_case(files: Sequence[Path], label: Path) -> tuple[volumes.Header, int]:
     """(header of the first image, cut to the axes of the label; channels) of a case whose files fit each other."""
-    reference = read_header(label)
+    reference = volumes.read_header(label)
     dims = len(reference.shape)
     if dims not in (2, 3):
         what = f"{label} must have two or three dimensions"
@@ -92,19 +81,19 @@ def _check_case(files: Sequence[Path], label: Path) -> tuple[Header, int]:
         remedy = "leave it out, or save all images and labels of the folder as two-dimensional"
         what = f"{files[0]} must have more than one slice along every axis"
         raise BadInput(what, str(files[0]), reference.shape, remedy)
-    headers, channels = [read_header(path) for path in files], 0
+    headers, channels = [volumes.read_header(path) for path in files], 0
     for header in headers:
-        check_aligned(header, reference, dims)
+        volumes.check_aligned(header, reference, dims)
         own = header.shape[dims] if len(header.shape) > dims else 1
         if len(header.shape) > dims + 1 or (len(files) > 1 and own > 1):
             what = f"{header.path} must hold one channel, or alone several along its last axis"
             raise BadInput(what, str(header.path), header.shape, "save one image per file")
         channels += own
     first = headers[0]
-    return Header(first.path, first.shape[:dims], first.affine, first.spacing[:dims]), channels
+    return volumes.Header(first.path, first.shape[:dims], first.affine, first.spacing[:dims]), channels
 
 
-def _check_alike(headers: dict[str, tuple[Header, int]]) -> None:
+def _check_alike(headers: dict[str, tuple[volumes.Header, int]]) -> None:
     reference, channels = next(iter(headers.values()))
     for header, own in headers.values():
         if (len(header.shape), own) != (len(reference.shape), channels):
@@ -126,13 +115,13 @@ def _load(files: Sequence[Path], label: Path) -> tuple[Tensor, Tensor]:
     marks = _read_labels(label)
     channels = []
     for path in files:
-        values = read_intensities(path)
+        values = volumes.read_intensities(path)
         channels.append(np.moveaxis(values, -1, 0) if values.ndim > marks.ndim else values[None])
     return torch.from_numpy(np.ascontiguousarray(np.concatenate(channels))), torch.from_numpy(marks)
 
 
 def _read_labels(path: Path) -> np.ndarray:
-    marks = read_voxels(path)
+    marks = volumes.read_voxels(path)
     wrong = ~np.isfinite(marks) | (marks != np.round(marks))
     if wrong.any():
         remedy = "save class numbers 0, 1, … without interpolation"
@@ -210,7 +199,7 @@ def write_decathlon(volumes: Volumes, folder: str | Path) -> Path:
         image, label = case.load()
         last = np.moveaxis(image.numpy(), 0, -1) if len(image) > 1 else image[0].numpy()
         for part, values in (("imagesTr", last), ("labelsTr", label.numpy().astype(np.uint8))):
-            write_volume(root / part / f"{case.name}.nii.gz", values, volumes.spacing)
+            volumes.write_volume(root / part / f"{case.name}.nii.gz", values, volumes.spacing)
     names = {
         field: {str(i): name for i, name in enumerate(listed)}
         for field, listed in (("modality", volumes.channels), ("labels", volumes.classes))
