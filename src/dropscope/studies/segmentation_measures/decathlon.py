@@ -192,20 +192,20 @@ def _read_cases_csv(path: Path, names: list[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def write_decathlon(made: Volumes, folder: str | Path) -> Path:
+def write_decathlon(data: Volumes, folder: str | Path) -> Path:
     """Writes cases as a folder of this layout, with dataset.json and cases.csv: for viewers and `dropscope predict`."""
     root = Path(folder)
-    for case in made.cases:
+    for case in data.cases:
         image, label = case.load()
         last = np.moveaxis(image.numpy(), 0, -1) if len(image) > 1 else image[0].numpy()
         for part, values in (("imagesTr", last), ("labelsTr", label.numpy().astype(np.uint8))):
-            volumes.write_volume(root / part / f"{case.name}.nii.gz", values, made.spacing)
+            volumes.write_volume(root / part / f"{case.name}.nii.gz", values, data.spacing)
     names = {
         field: {str(i): name for i, name in enumerate(listed)}
-        for field, listed in (("modality", made.channels), ("labels", made.classes))
+        for field, listed in (("modality", data.channels), ("labels", data.classes))
     }
     (root / "dataset.json").write_text(json.dumps(names, indent=2) + "\n")
     fields = ("patient", "centre", "role")
-    table = pd.DataFrame([{"case": c.name, **{f: getattr(c, f) or "" for f in fields}} for c in made.cases])
+    table = pd.DataFrame([{"case": c.name, **{f: getattr(c, f) or "" for f in fields}} for c in data.cases])
     table.to_csv(root / "cases.csv", index=False)
     return root
