@@ -18,6 +18,7 @@ from dropscope.errors import AuditFailed
 from dropscope.measures import DEFAULT
 from dropscope.statistics.running import PassStatistics
 from support import zoo
+from support.engines import BranchingText
 from support.errors import refused
 
 
@@ -286,6 +287,67 @@ def test_the_plain_loop_runs_and_says_why(name: str, caplog: pytest.LogCaptureFi
     with refused("engine") as caught:
         ds.sample(model, placement, x, passes=3, engine="shared")
     assert reason in str(caught.value)
+
+
+# --- texts in order of length, and half precision ---------------------------------------------------------------------
+
+
+def labelled_text() -> dict[str, Tensor]:
+    """In an order that sorting by length does not undo when it is done twice."""
+    text = {name: value[[2, 0, 4, 1, 5, 3]] for name, value in zoo.text(6, 12).items()}
+    return text | {"labels": torch.tensor([2, 0, 1, 1, 0, 2])}
+
+
+def test_texts_sorted_by_length_come_back_in_the_order_of_the_data(caplog: pytest.LogCaptureFixture) -> None:
+    model, data = zoo.seeded(BranchingText), labelled_text()
+    ids = ["f", "b", "e", "a", "d", "c"]
+    with caplog.at_level(logging.WARNING, logger="dropscope"):
+        fast = ds.sample(model, "ffn=.3", data, passes=5, ids=ids, batch_size=4)
+        table = ds.uncertainty(model, "ffn=.3", data, passes=5, ids=ids, batch_size=4, groups=[5, 4, 3, 2, 1, 0])
+        own = ds.uncertainty(model, "ffn=.3", data, passes=5, ids=ids, batch_size=4, measures=[largest_step, "bald"])
+    said = [record.getMessage() for record in caplog.records if record.name == "dropscope"]
+    assert len(said) == 3
+    assert all("could not capture" in message for message in said)  # so they were folded, not run one by one
+    slow = ds.sample(model, "ffn=.3", data, passes=5, ids=ids, engine="loop")
+    torch.testing.assert_close(fast, slow, atol=1e-5, rtol=0)
+    assert float((slow - slow.flip(1)).abs().max()) > 1e-2  # another order would show
+    assert table.id.tolist() == own.id.tolist() == ids
+    assert table.label.tolist() == own.label.tolist() == data["labels"].tolist()
+    assert table.group.tolist() == [5, 4, 3, 2, 1, 0]
+    by_loop = ds.uncertainty(model, "ffn=.3", data, passes=5, ids=ids, groups=[5, 4, 3, 2, 1, 0], engine="loop")
+    same(table, by_loop)
+    np.testing.assert_allclose(own.largest_step, largest_step(slow), atol=1e-5)
+    np.testing.assert_allclose(own.bald, by_loop.bald, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_half_precision_is_close_and_keeps_the_order_of_the_data(attention: str) -> None:
+    bert, data = zoo.hugging_face("bert", attention), labelled_text()
+    half, single = (ds.sample(bert, "own", data, passes=5, precision=p, batch_size=4) for p in ("bf16", "fp32"))
+    assert half.dtype == torch.float32
+    apart = float((half - single).abs().max())
+    assert 0 < apart < 0.02  # the same masks, rounded
+    assert float((half.flip(1) - single).abs().max()) > 0.1
+    table = ds.uncertainty(bert, "own", data, passes=5, precision="bf16", batch_size=4)
+    full = ds.uncertainty(bert, "own", data, passes=5)
+    assert table.id.tolist() == full.id.tolist()
+    assert table.label.tolist() == data["labels"].tolist()
+    for name in measures.DEFAULT:
+        np.testing.assert_allclose(table[name], full[name], atol=0.03)
+    assert {p.dtype for p in bert.parameters()} == {torch.float32}
+
+
+def test_half_precision_takes_numbers_as_they_are() -> None:
+    for model, x, placement in ((net(), zoo.vectors(), "0=.5"), (zoo.unet3d(), zoo.volumes(), "down1=.3")):
+        half, single = (ds.sample(model, placement, x, passes=4, precision=p) for p in ("bf16", "fp32"))
+        assert 0 < float((half - single).abs().max()) < 0.02
+    plain = ds.sample(net(), "none", zoo.vectors(), passes=3, precision="bf16")
+    assert float(plain.std(0).max()) == 0
+
+
+def test_half_precision_is_not_for_the_shared_engine() -> None:
+    with refused("engine"):
+        ds.sample(net(), "0=.5", zoo.vectors(), passes=2, precision="bf16", engine="shared")
 
 
 # --- contracts --------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from dropscope import measures, scores
 from dropscope.errors import AuditFailed
 from dropscope.runs.result import RANKING, Run
 from support import zoo
+from support.engines import BranchingText
 from support.errors import refused
 
 
@@ -239,6 +240,40 @@ def test_the_model_is_afterwards_what_it_was(engine: str, untouched: Any) -> Non
 def test_a_site_without_effect_is_refused_before_any_work() -> None:
     with pytest.raises(AuditFailed):
         ds.sweep(zoo.seeded(zoo.Deaf), ["fc@input=.5", "unused=.5"], data(), passes=2)
+
+
+def by_length() -> dict[str, Tensor]:
+    """In an order that sorting by length does not undo when it is done twice."""
+    text = {name: value[[2, 0, 4, 1, 5, 3, 8, 6, 7]] for name, value in zoo.text(9, 16).items()}
+    return text | {"labels": torch.tensor([0, 0, 1, 2, 1, 0, 2, 2, 1])}
+
+
+def test_texts_sorted_by_length_have_the_rows_of_the_data(caplog: pytest.LogCaptureFixture) -> None:
+    model, options = zoo.seeded(BranchingText), {"passes": 4, "keep": "all", "batch_size": 4}
+    placements = ["ffn=.3", "none", "attention=.2"]
+    with caplog.at_level(logging.WARNING, logger="dropscope"):
+        fast = ds.sweep(model, placements, by_length(), **options)
+    assert [("could not capture" in r.getMessage()) for r in caplog.records if r.name == "dropscope"] == [True]
+    slow = ds.sweep(model, placements, by_length(), engine="loop", **options)
+    assert fast.engine == slow.engine == "loop"
+    equal(fast.rows, slow.rows)
+    equal(fast.baseline, slow.baseline)
+    assert fast.examples[["id", "placement", "measure", "correct"]].equals(
+        slow.examples[["id", "placement", "measure", "correct"]]
+    )
+    np.testing.assert_allclose(fast.examples.uncertainty, slow.examples.uncertainty, atol=1e-5)
+    assert fast.spec["data"] == slow.spec["data"]
+
+
+def test_half_precision_runs_in_the_loop_and_is_another_run() -> None:
+    bert = zoo.hugging_face("bert")
+    half, single = (
+        ds.sweep(bert, ["ffn=.3"], by_length(), passes=4, keep="all", precision=precision, engine=engine)
+        for precision, engine in (("bf16", "auto"), ("fp32", "loop"))
+    )
+    assert (half.engine, half.spec["precision"], single.spec["precision"]) == ("loop", "bf16", "fp32")
+    assert half.examples.id.tolist() == single.examples.id.tolist()
+    np.testing.assert_allclose(half.examples.uncertainty, single.examples.uncertainty, atol=0.03)
 
 
 # --- regressions ------------------------------------------------------------------------------------------------------

@@ -37,6 +37,19 @@ MODELS = {
 }
 
 
+class BranchingText(nn.Module):
+    """A text classifier that no graph can hold: its texts are sorted by length, and passes are folded into batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = zoo.hugging_face("bert")
+        self.config = self.inner.config
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        logits = self.inner(input_ids=input_ids, attention_mask=attention_mask).logits
+        return logits if bool(logits.abs().sum() > 0) else -logits
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """A model with every value that can be folded marked in one graph."""

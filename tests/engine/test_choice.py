@@ -1,0 +1,101 @@
+"""The choice of an engine: which one runs where, why it says so, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dropscope.engine.choice import choose_engine
+from dropscope.engine.engine import Engine
+from dropscope.engine.loop import LoopEngine
+from dropscope.engine.session import open_session
+from dropscope.engine.shared import SharedEngine
+from support import zoo
+from support.engines import BranchingText
+from support.errors import refused
+
+
+class Mixing(BranchingText):
+    """An example's answer depends on the others of its batch, so that folded passes would be other passes."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        logits = super().forward(input_ids, attention_mask)
+        return logits - logits.mean(0)
+
+
+def chosen(model: nn.Module, data: Any, text: str = "ffn=.3", engine: str = "auto", **options: Any) -> Engine:
+    session = open_session(model, data, **options)
+    return choose_engine(session, session.resolve([text]), 3, engine)
+
+
+def test_the_shared_engine_runs_where_it_can() -> None:
+    for engine in ("auto", "shared"):
+        assert isinstance(chosen(zoo.cifar(), zoo.images(2), "fc1=.5", engine), SharedEngine)
+
+
+@pytest.mark.parametrize("engine", ["loop", "reference"])
+def test_the_loop_has_two_names(engine: str) -> None:
+    found = chosen(zoo.cifar(), zoo.images(2), "fc1=.5", engine)
+    assert isinstance(found, LoopEngine)
+    assert (found.name, found.fold) == ("loop", False)
+
+
+def test_without_noise_the_loop_runs_and_says_why() -> None:
+    found = chosen(zoo.cifar(), zoo.images(2), "none")
+    assert found.name == "loop"
+    assert "nothing to share" in str(found.summary())
+
+
+def test_texts_that_cannot_be_captured_are_folded_and_sorted(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="dropscope"):
+        found = chosen(zoo.seeded(BranchingText), zoo.text())
+    assert isinstance(found, LoopEngine)
+    assert found.fold
+    assert found.session.data.order is not None
+    assert "could not capture" in found.reason
+    assert [found.reason in record.getMessage() for record in caplog.records if record.name == "dropscope"] == [True]
+
+
+def test_passes_that_would_differ_run_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="dropscope"):
+        found = chosen(zoo.seeded(Mixing), zoo.text())
+    assert isinstance(found, LoopEngine)
+    assert not found.fold
+    assert found.session.data.order is None
+    assert any("one by one" in record.getMessage() for record in caplog.records)
+
+
+def test_texts_padded_on_the_left_run_one_by_one() -> None:
+    turned = {name: value.flip(1) for name, value in zoo.text().items()}
+    found = chosen(zoo.seeded(BranchingText), turned)
+    assert isinstance(found, LoopEngine)
+    assert not found.fold
+
+
+def test_half_precision_runs_in_the_loop() -> None:
+    found = chosen(zoo.hugging_face("bert"), zoo.text(), precision="bf16")
+    assert isinstance(found, LoopEngine)
+    assert found.fold
+    assert found.session.precision == "bf16"
+    assert {p.dtype for p in found.session.running.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in found.session.model.parameters()} == {torch.float32}
+    assert "bf16" in str(found.summary())
+    images = chosen(zoo.cifar(), zoo.images(2), "fc1=.5", precision="bf16")
+    assert isinstance(images, LoopEngine)
+    assert not images.fold
+
+
+def test_what_is_refused() -> None:
+    with refused("engine") as caught:
+        chosen(zoo.cifar(), zoo.images(2), "fc1=.5", "fast")
+    assert caught.value.received == "fast"
+    with refused("engine") as caught:
+        chosen(zoo.seeded(BranchingText), zoo.text(), engine="shared")
+    assert "could not capture" in str(caught.value.received)
+    with refused("engine") as caught:
+        chosen(zoo.hugging_face("bert"), zoo.text(), engine="shared", precision="bf16")
+    assert "fp32" in caught.value.remedy
