@@ -95,73 +95,73 @@ def _fell(f: Findings, model: str) -> bool:
 
 
 def _memory_bias(f: Findings) -> Claim:
-    found = _counted(gaps(f.e, f.levels, f.e.mc) if _has_domains(f) else pd.Series(dtype=float))
+    wins_of_memory = _counted(gaps(f.e, f.levels, f.e.mc) if _has_domains(f) else pd.Series(dtype=float))
     wins, of = published.MEMORY_BIASED
     return Claim(
         "memory_bias",
         "Most models are better at memory than at reasoning (Δ_cog > 0 at the baseline)",
         f"{wins} of {of} models (exact sign test p = {sign_test(wins, of - wins).p:.2g})",
-        found.words + _without_domains(f),
-        by_test(found.test, 0.5),
-        f"{found.test.method}; ties count for neither",
+        wins_of_memory.words + _without_domains(f),
+        by_test(wins_of_memory.test, 0.5),
+        f"{wins_of_memory.test.method}; ties count for neither",
     )
 
 
 def _decoder_gap(f: Findings) -> Claim:
     by = kind_gap(f.e, f.levels) if _has_domains(f) else {}
-    found = difference_of_means(by.get("decoder", []), by.get("encoder", []))
+    estimate = difference_of_means(by.get("decoder", []), by.get("encoder", []))
     means = "; ".join(f"{kind}s {np.mean(gap):+.3f} ({len(gap)})" for kind, gap in by.items())
     return Claim(
         "decoder_gap",
         "Decoders have the larger gap between memory and reasoning",
         "encoders .782 − .496 = .286, decoders .822 − .479 = .344, without a test",
-        f"{means or 'no models'}{_without_domains(f)}; {_difference(found)}",
-        by_test(found),
-        found.method,
+        f"{means or 'no models'}{_without_domains(f)}; {_difference(estimate)}",
+        by_test(estimate),
+        estimate.method,
     )
 
 
 def _memory_fragile(f: Findings) -> Claim:
     able = _able(f, MEMORY) & _able(f, REASONING)
     lost = {group: _lost(f, group) for group in (MEMORY, REASONING)}
-    found = over_networks([float(lost[MEMORY][m] - lost[REASONING][m]) for m in lost[MEMORY].index if m in able])
+    estimate = over_networks([float(lost[MEMORY][m] - lost[REASONING][m]) for m in lost[MEMORY].index if m in able])
     return Claim(
         "memory_fragile",
         "High dropout costs memory more than reasoning",
         "27 against 1 points (deterministic to high both), 25.9 points of memory (baseline to high both), and 8.7 "
         "against 2.3 = 3.8× (conclusion): three readings that contradict each other",
-        f"{_readings(f)}; more of memory by {_mean(found)} in the {found.n} models with both tasks above chance"
+        f"{_readings(f)}; more of memory by {_mean(estimate)} in the {estimate.n} models with both tasks above chance"
         f"{_without_domains(f)}",
-        by_interval(found, above=0),
-        f"drop of memory minus drop of reasoning, deterministic to high both; {found.method}",
+        by_interval(estimate, above=0),
+        f"drop of memory minus drop of reasoning, deterministic to high both; {estimate.method}",
     )
 
 
 def _reasoning_robust(f: Findings) -> Claim:
     able, lost = _able(f, REASONING), _lost(f, REASONING)
-    found = over_networks([float(value) for name, value in lost.items() if name in able])
-    floored = len(lost) - found.n
+    estimate = over_networks([float(value) for name, value in lost.items() if name in able])
+    floored = len(lost) - estimate.n
     return Claim(
         "reasoning_robust",
         "Reasoning is robust to high dropout",
         "1 point lost, from a mean of .508: at chance in every configuration",
-        f"lost by the {found.n} models whose reasoning is above chance without dropout: {_mean(found)}; {floored} of "
-        f"{len(lost)} are at chance and have nothing to lose{_without_domains(f)}",
-        by_interval(found, below=ROBUST),
-        f"robust = less than {ROBUST:.2f} lost, deterministic to high both; {found.method}",
+        f"lost by the {estimate.n} models whose reasoning is above chance without dropout: {_mean(estimate)}; "
+        f"{floored} of {len(lost)} are at chance and have nothing to lose{_without_domains(f)}",
+        by_interval(estimate, below=ROBUST),
+        f"robust = less than {ROBUST:.2f} lost, deterministic to high both; {estimate.method}",
     )
 
 
 def _small_steady(f: Findings) -> Claim:
-    found = rank_correlation(list(f.stability.parameters), list(f.stability["std"]))
+    estimate = rank_correlation(list(f.stability.parameters), list(f.stability["std"]))
     first = ", ".join(f.e.short_names[m] for m in f.stability.model[:3])
     return Claim(
         "small_steady",
         "Small models are the most stable",
         "without a number; baseline std from .000 (gpt-neo-125m, where no dropout was on) to .034 (roberta-base)",
-        f"rank correlation of std with parameters: {_difference(found, 2)}; steadiest: {first or 'none'}",
-        by_test(found),
-        found.method,
+        f"rank correlation of std with parameters: {_difference(estimate, 2)}; steadiest: {first or 'none'}",
+        by_test(estimate),
+        estimate.method,
     )
 
 
@@ -186,41 +186,46 @@ def _large_remember(f: Findings) -> Claim:
 
 
 def _size_claim(name: str, statement: str, before: str, values: pd.Series, members: list[str], words: str) -> Claim:
-    found = difference_of_means([values[m] for m in members], [values[m] for m in values.index if m not in members])
+    estimate = difference_of_means([values[m] for m in members], [values[m] for m in values.index if m not in members])
     return Claim(
-        name, statement, before, f"{words} minus the others: {_difference(found)}", by_test(found), found.method
+        name,
+        statement,
+        before,
+        f"{words} minus the others: {_difference(estimate)}",
+        by_test(estimate),
+        estimate.method,
     )
 
 
 def _family(f: Findings) -> Claim:
-    found = over_networks(list(f.family_or_size.difference))
+    estimate = over_networks(list(f.family_or_size.difference))
     errors = f.family_or_size[["by_family", "by_size"]].sub(f.family_or_size["std"], axis=0).pow(2).mean().pow(0.5)
     return Claim(
         "family_over_size",
         "The family predicts stability better than the size",
         "without a number",
         f"root mean squared error of a left-out model's std: {errors['by_family']:.4f} by family, "
-        f"{errors['by_size']:.4f} by size; difference of squares {_mean(found, 6)}"
-        if found.n
+        f"{errors['by_size']:.4f} by size; difference of squares {_mean(estimate, 6)}"
+        if estimate.n
         else "no two models of a family among four or more",
-        by_interval(found, above=0),
-        f"leave one out: mean of the family's other members against a line on log(parameters); {found.method}",
+        by_interval(estimate, above=0),
+        f"leave one out: mean of the family's other members against a line on log(parameters); {estimate.method}",
     )
 
 
 def _specialised(f: Findings) -> Claim:
     lost = (pick(f.levels, PLAIN, OVERALL) - pick(f.levels, f.e.mc, OVERALL)).dropna()
     special = f.e.models.set_index("model").specialised
-    found = difference_of_means(
+    estimate = difference_of_means(
         [lost[m] for m in lost.index if special[m]], [lost[m] for m in lost.index if not special[m]]
     )
     return Claim(
         "specialised_degrade",
         "Task-specialised checkpoints degrade more than general ones",
         "roberta-base-squad2 loses most (.735 → .497)",
-        f"drop of the specialised minus that of the others: {_difference(found)}",
-        by_test(found),
-        f"overall accuracy, deterministic to baseline; {found.method}",
+        f"drop of the specialised minus that of the others: {_difference(estimate)}",
+        by_test(estimate),
+        f"overall accuracy, deterministic to baseline; {estimate.method}",
     )
 
 
@@ -230,11 +235,11 @@ def _calibration(f: Findings) -> Claim:
     part = f.differences
     if len(part):
         part = part[part.configuration.isin(names) & (part["group"] == REASONING)]
-    found = {}
+    estimates = {}
     for score in ("ece", "brier", "nll", "aurc"):
         by_model = part[part.score == score].groupby("model").difference.mean() if len(part) else []
-        found[score] = over_networks(list(by_model))
-    verdicts = [by_interval(found[score], below=0) for score in ("ece", "brier", "nll")]
+        estimates[score] = over_networks(list(by_model))
+    verdicts = [by_interval(estimates[score], below=0) for score in ("ece", "brier", "nll")]
     verdict: Verdict = UNDECIDED
     if "does not hold" in verdicts:
         verdict = "does not hold"
@@ -245,10 +250,10 @@ def _calibration(f: Findings) -> Claim:
         "Rates of .1 to .2 improve calibration on reasoning",
         "without a number",
         f"MC − deterministic at {', '.join(names) or 'no such rates'}: "
-        + "; ".join(f"{score.upper()} {_mean(e)}" for score, e in found.items())
+        + "; ".join(f"{score.upper()} {_mean(e)}" for score, e in estimates.items())
         + _without_domains(f),
         verdict,
-        f"holds where ECE, Brier and NLL all fall, does not where one rises; {found['nll'].method}",
+        f"holds where ECE, Brier and NLL all fall, does not where one rises; {estimates['nll'].method}",
     )
 
 

@@ -46,9 +46,8 @@ def within_models(e: Evaluations) -> pd.DataFrame:
         for configuration in e.stochastic:
             if not e.has(model, PLAIN, configuration):
                 continue
-            for group in e.all_groups:
-                rows.append({"model": model, "configuration": configuration, "group": group}
-                            | _within(e, model, configuration, group))  # fmt: skip
+            rows += [{"model": model, "configuration": configuration, "group": group}
+                     | _within(e, model, configuration, group) for group in e.all_groups]  # fmt: skip
     table = pd.DataFrame(rows)
     if table.empty:
         return table
@@ -63,10 +62,10 @@ def _within(e: Evaluations, model: str, configuration: str, group: str) -> dict[
     plain, noisy = e.outcomes(model, PLAIN, group), e.outcomes(model, configuration, group)
     difference = noisy.frequency.to_numpy(float) - plain.correct.to_numpy(float)
     contexts = list(noisy.context)
-    found = over_clusters(difference, contexts)
+    estimate = over_clusters(difference, contexts)
     return {
-        "difference": found.value, "low": found.low, "high": found.high, "contexts": found.n,
-        "p_bootstrap": bootstrap_p(difference, contexts), "p_t": found.p,
+        "difference": estimate.value, "low": estimate.low, "high": estimate.high, "contexts": estimate.n,
+        "p_bootstrap": bootstrap_p(difference, contexts), "p_t": estimate.p,
         "d_over_passes": d_over_passes(e, model, configuration, group), "d_over_items": paired_d(difference),
     }  # fmt: skip
 
@@ -89,11 +88,11 @@ def attention_or_ffn(e: Evaluations) -> pd.DataFrame:
         for group in e.all_groups:
             first, second = e.outcomes(model, HIGH_ATTENTION, group), e.outcomes(model, HIGH_FFN, group)
             difference = first.frequency.to_numpy(float) - second.frequency.to_numpy(float)
-            found = over_clusters(difference, list(first.context))
-            worse = "FFN" if found.low > 0 else "attention" if found.high < 0 else "cannot be decided"
+            estimate = over_clusters(difference, list(first.context))
+            worse = "FFN" if estimate.low > 0 else "attention" if estimate.high < 0 else "cannot be decided"
             rows.append({
-                "model": model, "group": group, "difference": found.value, "low": found.low, "high": found.high,
-                "p_t": found.p, "hurts_more": worse,
+                "model": model, "group": group, "difference": estimate.value, "low": estimate.low,
+                "high": estimate.high, "p_t": estimate.p, "hurts_more": worse,
             })  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -110,13 +109,14 @@ def quartiles(e: Evaluations, levels: pd.DataFrame, stability: pd.DataFrame) -> 
         known = len(stability) >= 4
         steady = [accuracy[m] for m in stability.model[:size]] if known else []
         unsteady = [accuracy[m] for m in stability.model[-size:]] if known else []
-        found = difference_of_means(steady, unsteady)
+        estimate = difference_of_means(steady, unsteady)
         rows.append({
             "group": group, "models": f"{len(steady)} against {len(unsteady)}",
             "steadiest": float(np.mean(steady)) if steady else math.nan,
             "least_steady": float(np.mean(unsteady)) if unsteady else math.nan,
-            "difference": found.value, "low": found.low, "high": found.high, "p": found.p, "test": found.method,
-            "d_over_models": cohens_d(steady, unsteady), "beyond_05_3": found.p < QUARTILE_ALPHA,
+            "difference": estimate.value, "low": estimate.low, "high": estimate.high, "p": estimate.p,
+            "test": estimate.method,
+            "d_over_models": cohens_d(steady, unsteady), "beyond_05_3": estimate.p < QUARTILE_ALPHA,
         })  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -128,10 +128,10 @@ def kinds(e: Evaluations, levels: pd.DataFrame) -> pd.DataFrame:
     for kind in dict.fromkeys(about.kind):
         members = [name for name in e.names if about.kind[name] == kind and e.mc and e.has(name, e.mc)]
         for what, values in _profiles(e, levels, members).items():
-            found = over_networks(list(values))
+            estimate = over_networks(list(values))
             rows.append({
-                "kind": kind, "what": what, "models": found.n, "mean": found.value, "low": found.low,
-                "high": found.high, "published": _published_kind(e, str(kind), what),
+                "kind": kind, "what": what, "models": estimate.n, "mean": estimate.value, "low": estimate.low,
+                "high": estimate.high, "published": _published_kind(e, str(kind), what),
             })  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -139,10 +139,10 @@ def kinds(e: Evaluations, levels: pd.DataFrame) -> pd.DataFrame:
 def kind_gap(e: Evaluations, levels: pd.DataFrame) -> dict[str, list[float]]:
     """Δ of every model at the baseline, by kind."""
     about = e.models.set_index("model")
-    found: dict[str, list[float]] = {}
+    by_kind: dict[str, list[float]] = {}
     for name, gap in gaps(e, levels, e.mc).items():
-        found.setdefault(str(about.kind[name]), []).append(float(gap))
-    return found
+        by_kind.setdefault(str(about.kind[name]), []).append(float(gap))
+    return by_kind
 
 
 def gaps(e: Evaluations, levels: pd.DataFrame, configuration: str | None) -> pd.Series:
@@ -171,10 +171,10 @@ def drops(e: Evaluations, levels: pd.DataFrame) -> pd.DataFrame:
         for group in e.all_groups:
             after = pd.concat([pick(levels, end, group) for end in ends], axis=1).mean(axis=1, skipna=False)
             lost = (pick(levels, start, group) - after).dropna()
-            found = over_networks(list(lost))
+            estimate = over_networks(list(lost))
             rows.append({
-                "reading": name, "group": group, "models": found.n, "drop": found.value, "low": found.low,
-                "high": found.high, "published": published.DROPS.get((name, group), math.nan),
+                "reading": name, "group": group, "models": estimate.n, "drop": estimate.value, "low": estimate.low,
+                "high": estimate.high, "published": published.DROPS.get((name, group), math.nan),
             })  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -204,10 +204,10 @@ def family_or_size(stability: pd.DataFrame) -> pd.DataFrame:
 
 
 def _profiles(e: Evaluations, levels: pd.DataFrame, members: list[str]) -> dict[str, pd.Series]:
-    found = {group: pick(levels, e.mc, group).reindex(members) for group in e.all_groups}
+    profiles = {group: pick(levels, e.mc, group).reindex(members) for group in e.all_groups}
     if e.domains is not None:
-        found["gap"] = gaps(e, levels, e.mc).reindex(members)
-    return found
+        profiles["gap"] = gaps(e, levels, e.mc).reindex(members)
+    return profiles
 
 
 def _published_kind(e: Evaluations, kind: str, what: str) -> float:

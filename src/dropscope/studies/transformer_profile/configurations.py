@@ -54,7 +54,7 @@ class Reach:
     remarks: tuple[str, ...]
 
 
-def config_reach(model: nn.Module, example: Call, site_map: SiteMap, as_it_came: bool = True) -> Reach:
+def config_reach(model: nn.Module, example: Call, site_map: SiteMap, *, as_it_came: bool = True) -> Reach:
     """What the config fields of the model's family reach, found by building a shadow with tell-tale rates.
 
     A head with a field of its own keeps the rate its config gives it. For a family without known fields, what a
@@ -75,15 +75,19 @@ def config_reach(model: nn.Module, example: Call, site_map: SiteMap, as_it_came:
         for point, dropout in site_map.own.items():
             role = roles.get((point.name, point.call))
             follows[point] = "attention" if role == "attention" else dropout.rate if role == "head" else "ffn"
-    known = config.model_type in FIELDS
     silent = as_it_came and not any(dropout.rate > 0 for dropout in site_map.own.values())
-    return Reach(follows, tuple(_remarks(follows, roles, site_map, known, silent)))
+    remarks = _remarks(follows, roles, site_map, known=config.model_type in FIELDS, silent=silent)
+    return Reach(follows, tuple(remarks))
 
 
 def _remarks(
-    follows: Mapping[Point, str | float], roles: Mapping[tuple[str, int], str | None], site_map: SiteMap, known: bool,
+    follows: Mapping[Point, str | float],
+    roles: Mapping[tuple[str, int], str | None],
+    site_map: SiteMap,
+    *,
+    known: bool,
     silent: bool,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     remarks = []
     if site_map.own and silent:
         remarks.append(
@@ -101,8 +105,8 @@ def _remarks(
     return remarks
 
 
-def placement_of(configuration: Configuration, mode: str, reached: Reach | None) -> Placement:
-    """The placement of a configuration; `reached` is needed in `config` mode.
+def placement_of(configuration: Configuration, mode: str, reach: Reach | None) -> Placement:
+    """The placement of a configuration; `reach` is needed in `config` mode.
 
     >>> print(placement_of(CONFIGURATIONS[2], "component", None), placement_of(CONFIGURATIONS[0], "component", None))
     attention=0.6,ffn=0.1 none
@@ -112,11 +116,10 @@ def placement_of(configuration: Configuration, mode: str, reached: Reach | None)
         return Placement.none()
     if mode == "component":
         return Placement({"attention": configuration.attention, "ffn": configuration.ffn})
-    assert reached is not None
+    assert reach is not None
     by_name: dict[str | float, float] = {"attention": configuration.attention, "ffn": configuration.ffn}
     rates = {
-        f"{point.name}#{point.call}@{point.position}": by_name.get(rule, rule)
-        for point, rule in reached.follows.items()
+        f"{point.name}#{point.call}@{point.position}": by_name.get(rule, rule) for point, rule in reach.follows.items()
     }
     live = {address: float(rate) for address, rate in rates.items() if float(rate) > 0}
     if not live:

@@ -68,7 +68,7 @@ class Training:
         return rates | ({"head": 0.0} if self.configuration.deterministic else {})
 
 
-def fine_tune(path: Path, training: Training, about: dict[str, Any], show: bool | None = None) -> nn.Module:
+def fine_tune(path: Path, training: Training, about: dict[str, Any], *, show: bool | None = None) -> nn.Module:
     """The trained classifier. Weights at `path` are not trained again; `.seconds.json` beside them has the time.
 
     `about` says what the network was trained on, and must agree with what is there.

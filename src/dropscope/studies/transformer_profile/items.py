@@ -49,7 +49,7 @@ class Items:
         return atomic_write(path, lambda part: self.table.to_parquet(part, index=False))
 
 
-def two_domains(squad: Path, hellaswag: Path, items: int = 1000, seed: int = 42, with_context: bool = True) -> Items:
+def two_domains(squad: Path, hellaswag: Path, items: int = 1000, seed: int = 42, *, with_context: bool = True) -> Items:
     """`items` in all: half memory, half reasoning, half true; four fifths to train on, one fifth to test on.
 
     Memory: a SQuAD question, the first 200 characters of its paragraph and an answer. On each side of the split every
@@ -74,7 +74,7 @@ def two_domains(squad: Path, hellaswag: Path, items: int = 1000, seed: int = 42,
     drawn_stories = [distinct[i] for i in _rng(seed, "reasoning").permutation(len(distinct))[:pairs]]
     rows: list[dict[str, Any]] = []
     for split, chosen in _fifth(pairs):
-        rows += _memory(drawn_questions[chosen], split, seed, with_context)
+        rows += _memory(drawn_questions[chosen], split, seed, with_context=with_context)
         rows += _reasoning(drawn_stories[chosen], split, seed)
     inside = sum(q.answers[0].casefold() in q.context[:_LETTERS].casefold() for q in drawn_questions)
     remarks = [
@@ -99,6 +99,7 @@ def read_items(
     label_column: str | None = None,
     group_column: str | None = None,
     seed: int = 42,
+    *,
     train: bool = True,
 ) -> Items:
     """The items of a `.csv`, `.jsonl` or `.parquet` with a text and a label per row.
@@ -173,7 +174,7 @@ def _distinct_stories(stories: list[Story]) -> tuple[list[Story], int]:
     return list(kept.values()), len(stories) - len(kept)
 
 
-def _memory(questions: Sequence[Question], split: str, seed: int, with_context: bool) -> list[dict[str, Any]]:
+def _memory(questions: Sequence[Question], split: str, seed: int, *, with_context: bool) -> list[dict[str, Any]]:
     rows = []
     for question, wrong in zip(questions, _wrong_answers(questions, _rng(seed, f"answers {split}")), strict=True):
         shown = f" Context: {question.context[:_LETTERS].rstrip()}" if with_context else ""
@@ -235,12 +236,12 @@ def _remarks(items: pd.DataFrame, classes: Sequence[str]) -> list[str]:
     """What is odd about a split: something on both sides, or a class on one alone."""
     train, test = (items[items.split == side] for side in SPLITS)
     shared = {what: len(set(train[what]) & set(test[what])) for what in ("context", "text")}
-    said = [f"{count} {what}s lie on both sides of the split: a leak" for what, count in shared.items() if count]
+    remarks = [f"{count} {what}s lie on both sides of the split: a leak" for what, count in shared.items() if count]
     for side, rows in zip(SPLITS, (train, test), strict=True):
         lacking = [name for number, name in enumerate(classes) if number not in set(rows.label)]
         if lacking:
-            said.append(f"no item to {side} on is of class {', '.join(lacking)}")
-    return said
+            remarks.append(f"no item to {side} on is of class {', '.join(lacking)}")
+    return remarks
 
 
 def _classes(values: Sequence[str], path: Path) -> tuple[list[int], tuple[str, ...]]:

@@ -32,9 +32,8 @@ def run_levels(e: Evaluations) -> pd.DataFrame:
         for configuration in (PLAIN, *e.stochastic):
             if not e.has(model, configuration):
                 continue
-            for group in e.all_groups:
-                rows.append({"model": model, "configuration": configuration, "group": group}
-                            | _level(e, model, configuration, group))  # fmt: skip
+            rows += [{"model": model, "configuration": configuration, "group": group}
+                     | _level(e, model, configuration, group) for group in e.all_groups]  # fmt: skip
     return pd.DataFrame(rows)
 
 

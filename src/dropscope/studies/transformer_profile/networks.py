@@ -69,7 +69,7 @@ def profile_model(plan: Plan, checkpoint: Checkpoint) -> None:
         on = bench(net, test, plan.device, plan.precision)
         _write_facts(parts, checkpoint, digest, on, remarks)
         by_fields = options.rates == "config" and left
-        reach = config_reach(on.model, on.example, on.site_map, trained_for is None) if by_fields else None
+        reach = config_reach(on.model, on.example, on.site_map, as_it_came=trained_for is None) if by_fields else None
         for configuration in left:
             _write_configuration(plan, parts, on, configuration, reach)
         if unmapped:
@@ -122,7 +122,7 @@ def _network(
         "data": plan.items.fingerprint, "seed": options.seed, "long_texts": options.long_texts, "rates": options.rates,
     }  # fmt: skip
     path = parts.weights(None if trained_for is None else trained_for.name)
-    return fine_tune(path, training, about, options.progress)
+    return fine_tune(path, training, about, show=options.progress)
 
 
 def _write_facts(parts: ModelParts, checkpoint: Checkpoint, digest: str, on: Bench, remarks: list[str]) -> None:

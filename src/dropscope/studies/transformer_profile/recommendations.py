@@ -64,8 +64,8 @@ def recommend(e: Evaluations, levels: pd.DataFrame, scored: Mapping[Key, ScoreRe
     recommendations = []
     for model in e.names:
         rivals = [name for name in e.stochastic if e.has(model, PLAIN, name)]
-        for group in e.all_groups if rivals else ():
-            recommendations.append(_recommend(e, levels, scored, model, group, rivals))
+        groups = e.all_groups if rivals else ()
+        recommendations += [_recommend(e, levels, scored, model, group, rivals) for group in groups]
     return recommendations
 
 

@@ -127,7 +127,7 @@ def _smaller(plan: Plan, models: pd.DataFrame) -> list[str]:
 
 
 def _results(f: Findings) -> list[str]:
-    cost = " A lower NLL alone may also be had from temperature scaling, at no cost per example."
+    cost = " A lower NLL alone may also come from temperature scaling, at no cost per example."
     return [
         _scope(f), "## Audits", *_audits(f.e), "## Accuracy", _accuracies(f), *_flags(f), "## Tests", *_tests(f),
         *_sensitivity(f), "## Recommendations", RULE + cost, *_recommendations(f),
@@ -161,27 +161,29 @@ def _audits(e: Evaluations) -> list[str]:
     asked = e.audits[e.audits.asked > 0]
     silent = asked[~asked.fired.astype(bool)]
     off = (asked.measured - asked.asked).abs()
-    said = [
+    sentences = [
         f"{len(settings) - len(failed)} of {len(settings)} evaluations passed their audit; {len(asked)} times a site "
         f"was asked to drop, {len(silent)} of them silent"
         + (f"; measured rates within {off.max():.3f} of those asked." if len(asked) else ".")
     ]
     if len(failed):
         listed = [f"- {e.short_names[row.model]}, {row.configuration}" for row in failed.itertuples(index=False)]
-        said.append("FAILED audits, whose numbers mean nothing:\n\n" + "\n".join(listed))
-    for row in list(silent.itertuples(index=False))[:20]:
-        said.append(f"Silent: {row.site}, call {row.call}, in {row.model}, {row.configuration}.")
+        sentences.append("FAILED audits, whose numbers mean nothing:\n\n" + "\n".join(listed))
+    sentences += [
+        f"Silent: {row.site}, call {row.call}, in {row.model}, {row.configuration}."
+        for row in silent.head(20).itertuples(index=False)
+    ]
     varying = [
         f"{e.short_names[model]} (std {std:.2g})"
         for model in e.names
         if e.has(model, PLAIN) and (std := spread(e.accuracies(model, PLAIN))) > 0
     ]
-    said.append(
+    sentences.append(
         f"NOT deterministic without dropout: {', '.join(varying)}."
         if varying
         else "The deterministic configuration has std exactly 0 in every model evaluated."
     )
-    return said
+    return sentences
 
 
 def _accuracies(f: Findings) -> str:
@@ -208,49 +210,48 @@ def _flags(f: Findings) -> list[str]:
         if names:
             listed = f" ({', '.join(names)})" if len(names) < len(floors) else ""
             low[group] = f"{group} in {len(names)} of {len(floors)} models{listed}"
-    said = []
+    sentences = []
     if low:
-        said.append(
+        sentences.append(
             f"Chance floor: without any dropout, {'; '.join(low.values())} not above chance. What is at chance cannot "
             "get worse, so nothing follows about its robustness."
         )
     broken = f.consistency[~f.consistency.consistent.astype(bool)]
     theirs = int((f.consistency.source == "published").sum())
-    said.append(
+    sentences.append(
         f"Std consistency: {(broken.source == 'here').sum()} of our {(f.consistency.source == 'here').sum()} rows and "
         f"{(broken.source == 'published').sum()} of the {theirs} published rows have an overall std below the least "
         "that the stds of their groups allow."
     )
-    return said
+    return sentences
 
 
 def _tests(f: Findings) -> list[str]:
-    said = []
+    sentences = []
     if len(f.within):
         part = f.within[f.within["group"] == OVERALL]
         worse, better = part[part.difference < 0], part[part.difference > 0]
-        said.append(
+        sentences.append(
             f"Within models, {len(part)} tests of overall accuracy, deterministic against stochastic (paired bootstrap "
             f"and cluster-robust t over contexts, both): {int(worse.beyond_05_15.sum())} worse and "
             f"{int(better.beyond_05_15.sum())} better with dropout at .05/15; {int(worse.beyond_holm.sum())} and "
             f"{int(better.beyond_holm.sum())} after Holm over all {len(f.within)} tests, groups included."
         )
     if len(f.stability) >= 4:
-        for row in f.quartiles.itertuples(index=False):
-            said.append(
-                f"Stability quartiles on {row.group} accuracy: {row.steadiest:.3f} (steadiest) against "
-                f"{row.least_steady:.3f}, p = {row.p:.3g} ({row.test}), "
-                f"{'beyond' if row.beyond_05_3 else 'not beyond'} .05/3; Cohen's d over models {row.d_over_models:.2f}."
-            )
+        sentences += [
+            f"Stability quartiles on {row.group} accuracy: {row.steadiest:.3f} (steadiest) against "
+            f"{row.least_steady:.3f}, p = {row.p:.3g} ({row.test}), "
+            f"{'beyond' if row.beyond_05_3 else 'not beyond'} .05/3; Cohen's d over models {row.d_over_models:.2f}."
+            for row in f.quartiles.itertuples(index=False)
+        ]
     else:
-        said.append("Fewer than four models: no stability quartiles.")
-    for row in f.attention_or_ffn.itertuples(index=False):
-        if row.group == OVERALL and row.hurts_more != "cannot be decided":
-            said.append(
-                f"{f.e.short_names[row.model]}: {row.hurts_more} noise hurts more (accuracy at high attention minus "
-                f"high FFN {row.difference:+.3f}, {row.low:+.3f} to {row.high:+.3f})."
-            )
-    return said
+        sentences.append("Fewer than four models: no stability quartiles.")
+    return sentences + [
+        f"{f.e.short_names[row.model]}: {row.hurts_more} noise hurts more (accuracy at high attention minus "
+        f"high FFN {row.difference:+.3f}, {row.low:+.3f} to {row.high:+.3f})."
+        for row in f.attention_or_ffn.itertuples(index=False)
+        if row.group == OVERALL and row.hurts_more != "cannot be decided"
+    ]
 
 
 def _sensitivity(f: Findings) -> list[str]:
@@ -258,13 +259,13 @@ def _sensitivity(f: Findings) -> list[str]:
         return []
     lines = []
     for model, table in f.e.sensitivity.groupby("model", sort=False):
-        said = []
+        sentences = []
         for group, part in table.groupby("group", sort=False):
             change = 100 * (part.accuracy - part.deterministic_accuracy)
             row = part.loc[change.idxmin()]
             place = f"{row.component} of layer {row.layer} at {row.rate:g} ({change.min():+.1f} points)"
-            said.append(f"{group} by {place if change.min() < 0 else 'none'}")
-        lines.append(f"- {f.e.short_names.get(str(model), model)}: {', '.join(said)}")
+            sentences.append(f"{group} by {place if change.min() < 0 else 'none'}")
+        lines.append(f"- {f.e.short_names.get(str(model), model)}: {', '.join(sentences)}")
     head = "Most disturbed by noise in one place alone (descriptive: all places share the items, the worst is picked):"
     return ["## Where in the network", f"{head}\n\n" + "\n".join(lines)]
 

@@ -58,12 +58,13 @@ def plan(options: Options) -> Plan:
     preset = PRESETS[options.preset]
     if options.data is not None:
         columns = (options.text_column, options.label_column, options.group_column)
-        items = read_items(Path(options.data), *columns, options.seed, options.train != "none")
+        items = read_items(Path(options.data), *columns, options.seed, train=options.train != "none")
     else:
         assert options.squad is not None
         assert options.hellaswag is not None
         count = preset.items if options.items is None else options.items
-        items = two_domains(Path(options.squad), Path(options.hellaswag), count, options.seed, options.context)
+        files = Path(options.squad), Path(options.hellaswag)
+        items = two_domains(*files, count, options.seed, with_context=options.context)
     passes = preset.passes if options.passes is None else options.passes
     fewer = min(preset.sensitivity_passes, passes)
     tuning = Tuning(options.learning_rate, preset.epochs)

@@ -168,8 +168,13 @@ def table_6(e: Evaluations, levels: pd.DataFrame) -> pd.DataFrame:
         if len(settings):
             row |= {"attention_rate": settings.attention_rate.iloc[0], "ffn_rate": settings.ffn_rate.iloc[0]}
         for group in e.all_groups:
-            found = over_networks(list(pick(levels, configuration, group)))
-            row |= {"models": found.n, group: found.value, f"{group}_low": found.low, f"{group}_high": found.high}
+            estimate = over_networks(list(pick(levels, configuration, group)))
+            row |= {
+                "models": estimate.n,
+                group: estimate.value,
+                f"{group}_low": estimate.low,
+                f"{group}_high": estimate.high,
+            }
         if e.domains is not None:
             row["gap"] = over_networks(list(gaps(e, levels, configuration))).value
         theirs = published.TABLE_6.get(configuration, (math.nan,) * 3)
