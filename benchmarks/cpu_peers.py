@@ -3,9 +3,9 @@
     python -m pip install --no-deps --target DIR -r benchmarks/peers.txt
     python benchmarks/cpu_peers.py --peers DIR [--claims penultimate grid cases] [--repeat 3] [--busy] [--quick]
 
-Every contestant gets new inputs in every round and gives the five measures of S1. One-off work (sites, audit, capture,
-the check against the loop) is not in the times and is stated. Nothing on this path is compiled. Where others use the
-machine, `--busy` takes the processor time of one thread: not a user's waiting, but ratios that hold still.
+Every contestant gets new inputs in every round and gives the five default measures. One-off work (sites, audit,
+capture, the check against the loop) is not in the times and is stated. Nothing on this path is compiled. Where others
+use the machine, `--busy` takes the processor time of one thread: not a user's waiting, but ratios that hold still.
 """
 
 from __future__ import annotations
@@ -24,21 +24,18 @@ from torch import Tensor, nn
 import dropscope as ds
 import peers
 from dropscope import measures
-from dropscope.data import dataset as data
-from dropscope.engine.loop import run_reference
-from dropscope.engine.session import prepare
-from dropscope.engine.shared import Shared
+from dropscope.data import read_data
+from dropscope.engine import Engine, choose_engine, open_session
+from dropscope.engine.shared import SharedEngine
 from dropscope.engine.summary import describe
-from dropscope.runs.passes import shared_or_none
 from nets import cifar_net, dropping, resnets, small_bert
 from timing import machine, milliseconds, ratio, rounds, seconds_of, table
 
 Values = dict[str, Tensor]
-_PER_UNIT = 100  # placements at once, as a sweep has it on a CPU
 
 
 def five_measures(logits: Tensor, plain: Tensor) -> Values:
-    """S1's five from stacked passes `[T, N, C]`, as anyone would write them."""
+    """The five default measures from stacked passes `[T, N, C]`, as anyone would write them."""
     p, one = logits.softmax(-1), plain.softmax(-1)
     mean, highest = p.mean(0), p.amax(-1)
     top, at = one.max(-1)
@@ -76,25 +73,21 @@ def in_batches(run: Callable[[Tensor], Values], size: int) -> Callable[[Tensor],
 
 def dropscope(
     net: nn.Module, placements: Sequence[ds.Placement | str], x: Any, passes: int
-) -> tuple[Callable[[Any], Values], Shared | None]:
+) -> tuple[Callable[[Any], Values], Engine]:
     """What `uncertainty` and `sweep` do with a batch once their engine is there, raw inputs to measures; the engine."""
-    setting = prepare(net, x)
-    lives = setting.resolve(placements)
-    engine = shared_or_none(setting, lives, passes, "auto", None)
+    session = open_session(net, x)
+    engine = choose_engine(session, session.resolve(placements), passes)
     rows = measures.resolve(None)
     needs = {"sum_p"}.union(*(row.needs for row in rows))
 
     def run(x: Any) -> Values:
-        fresh = setting.with_data(data.read(x))  # an example's key is a hash of its own inputs: part of the time
-        if engine is None:
-            blocks = run_reference(fresh, lives, passes, needs)
-        else:
-            engine.setting = fresh
-            blocks = (block for unit in engine.units(_PER_UNIT) for block in engine.run(unit, needs))
+        # An example's key is a hash of its own inputs: part of the time.
+        engine.session = session.with_data(read_data(x))
+        blocks = (block for unit in engine.units() for block in engine.run(unit, needs))
         found: dict[str, list[Tensor]] = {row.name: [] for row in rows}
         for block in blocks:
             for row in rows:
-                found[row.name] += [row(kept).flatten() for _, kept in block.parts]
+                found[row.name] += [row(kept).flatten() for _, kept in block.chunks]
         return {name: torch.cat(values) for name, values in found.items()}
 
     return run, engine
@@ -129,7 +122,7 @@ def penultimate(options: argparse.Namespace) -> None:
         for name, taken in sorted(best.items(), key=lambda item: item[1])
     ]
     print(table(["way", "ms", "Dropscope is faster by", "mean bald"], rows))
-    print(f"\nEngine: {named(engine)}. `uncertainty` with all one-off work: {whole:.2f} s, called again {again:.2f} s.")
+    print(f"\nEngine: {engine.name}. `uncertainty` with all one-off work: {whole:.2f} s, called again {again:.2f} s.")
     print(f"Against the plain loop {ratio(best['plain loop'] / best['Dropscope'])} (bar 40×).", end=" ")
     if quickest is not None:
         print(f"Best library: {quickest}, {ratio(best[quickest] / best['Dropscope'])} (bar 20×).", end=" ")
@@ -147,7 +140,7 @@ def grid(options: argparse.Namespace) -> None:
     sample = random.Random(0).sample(placements, 4 if options.quick else 16)
     loops = [peers.plain_loop(dropping(net, rates_of(placement)), passes) for placement in sample]
     ours, engine = dropscope(net, placements, fresh(0), passes)
-    assert engine is not None
+    assert isinstance(engine, SharedEngine)
 
     def loop(x: Tensor) -> None:
         for passes_of_one in loops:
@@ -159,7 +152,7 @@ def grid(options: argparse.Namespace) -> None:
     contestants = {"ours": ours, "sweep": sweep, "loop": loop}
     best, last = rounds(contestants, fresh, options.repeat, options.clock)
     computed = len(last["ours"]["bald"]) // options.images
-    plan = engine.forests(engine.setting.data.batches[0])[0].plan
+    plan = engine.forests(engine.session.data.batches[0])[0].plan
     fewer = [describe(plan, t, options.images)["fewer"] for t in (passes, 100)]
     looped = best["loop"] / len(sample) * len(placements)
     print(
@@ -178,10 +171,6 @@ def grid(options: argparse.Namespace) -> None:
     print(
         f"\n{computed} placements computed, multiply-adds {fewer[0]:.0f}× fewer ({fewer[1]:.0f}× at T = 100). Bar 40×."
     )
-
-
-def named(engine: Shared | None) -> str:
-    return "plain loop" if engine is None else "shared"
 
 
 def rates_of(placement: ds.Placement) -> dict[str, float]:
@@ -248,7 +237,7 @@ def _bert(passes: int, options: argparse.Namespace) -> list[list[str]]:
 
 def _against_loop(
     name: str,
-    engine: Shared | None,
+    engine: Engine,
     ours: Callable[[Any], Values],
     loop: Callable[[Any], Values],
     fresh: Callable[[int], Any],
@@ -257,7 +246,7 @@ def _against_loop(
     best, last = rounds({"ours": ours, "loop": loop}, fresh, options.repeat, options.clock)
     bald = " / ".join(f"{last[who]['bald'].mean():.4f}" for who in ("ours", "loop"))
     times = [milliseconds(best[who]) for who in ("ours", "loop")]
-    return [name, named(engine), *times, ratio(best["loop"] / best["ours"]), bald]
+    return [name, engine.name, *times, ratio(best["loop"] / best["ours"]), bald]
 
 
 CLAIMS = {"penultimate": penultimate, "grid": grid, "cases": cases}

@@ -99,7 +99,7 @@ def main() -> None:
             print(f"{name}: {part.seconds['passes, scores and rows']:.2f} s, peak {peak:.1f} GiB")
     if options.check:
         few = [grid[i] for i in (4, 2345, 6789, 9998)]
-        slow, seconds, _ = timed(net, data, few, options.passes, engine="reference", batch_size=5000)
+        slow, seconds, _ = timed(net, data, few, options.passes, engine="loop", batch_size=5000)
         minutes = seconds / len(few) * len(grid) / 60
         print(f"plain loop, {len(few)} placements: {seconds:.1f} s, so {minutes:.0f} min for the grid")
         fast = run.rows.set_index(["placement", "measure"]).loc[
