@@ -19,11 +19,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from dropscope.injection.resolution import resolve
-from dropscope.model import inputs
-from dropscope.placement.placement import Placement
-from dropscope.studies.transformer_profile.evaluate import bench
-from dropscope.studies.transformer_profile.passes import probabilities_of_passes
+from dropscope.model import id_keys
+from dropscope.placement import Placement
+from dropscope.studies.transformer_profile.evaluation import bench
 from dropscope.studies.transformer_profile.tokens import Encoded
 
 
@@ -41,7 +39,7 @@ def items(count: int) -> Encoded:
     lengths = np.where(np.arange(count) % 2, draw.normal(72, 9, count), draw.normal(88, 34, count)).clip(24, 180)
     tokens = tuple(torch.from_numpy(draw.integers(1000, 30000, int(length))) for length in lengths)
     table = pd.DataFrame({"item": range(count), "label": np.arange(count) % 2, "group": "all", "context": range(count)})
-    return Encoded(table, tokens, 0, inputs.id_keys(list(range(count))))
+    return Encoded(table, tokens, 0, id_keys(list(range(count))))
 
 
 def library_loop(model: nn.Module, encoded: Encoded, passes: int, device: torch.device, mixed: bool = False) -> Tensor:
@@ -91,12 +89,14 @@ def main() -> None:
     shown: dict[str, Tensor] = {}
     for precision in ("bf16", "fp32") if half else ("fp32",):
         on = bench(network(asked.layers, asked.width), encoded, device, precision)
-        live = resolve(Placement.parse("own"), on.site_map)
+        engine = on.engine(Placement.parse("own"), asked.passes, "per_example", 0)
+        rows = {id(batch): batch.rows.to(device) for batch in engine.session.data.batches}
 
-        def ours(on=on, live=live) -> Tensor:  # type: ignore[no-untyped-def]
+        def ours(engine=engine, rows=rows) -> Tensor:  # type: ignore[no-untyped-def]
             answer = torch.zeros(asked.passes, asked.items, 2, device=device)
-            for batch, first, p in probabilities_of_passes(on.running, on.site_map, live, on.batches, asked.passes):
-                answer[first : first + len(p), batch.rows] = p.float()
+            for batch, block in engine.samples_of_all(0):
+                p = block.probabilities
+                answer[block.first : block.first + len(p), rows[id(batch)]] = p.float()
             return answer
 
         started = time.perf_counter()
@@ -105,7 +105,7 @@ def main() -> None:
         seconds, shown[precision] = timed(ours, device, asked.repeat)
         ratios = ", ".join(f"{taken / seconds:.1f}x the loop ({name})" for name, taken in loop_seconds.items())
         print(f"ours, {precision}: {seconds:.2f} s, {ratios}; padding {on.padding:.1%}; "
-              f"first call, kernels compiled: {once:.1f} s; {len(live)} noisy values")  # fmt: skip
+              f"first call, kernels compiled: {once:.1f} s; {len(engine.placements[0])} noisy values")  # fmt: skip
     spread = {"loop": by_loop, **shown}
     for name, p in spread.items():
         print(f"{name}: mean probability {p.mean((0, 1)).tolist()}, std over passes {p.std(0).mean():.5f}")

@@ -81,26 +81,35 @@ class LoopEngine:
             yield StatisticsBlock(batch, plain, chunks)
 
     def samples(self, number: int, batch: Batch, passes: range, tick: Tick = quiet) -> Iterator[PassBlock]:
-        resolved = self.placements[number]
-        at_once = self._passes_at_once(batch, resolved)
-        batch = self._with_device_keys(batch) if self.fold else batch
-        with self.session.disturbed(resolved, may_wait=self.may_wait) as noise:
-            first = passes.start
-            while first < passes.stop:
-                count = min(at_once, passes.stop - first)
-                try:
-                    with torch.no_grad(), precise():
-                        p = self._forward(noise, batch, first, count)
-                except torch.OutOfMemoryError:
-                    if count == 1:
-                        raise
-                    torch.cuda.empty_cache()
-                    at_once = max(1, count // 2)
-                    log.warning("out of memory: going on with %s passes at once", at_once)
-                    continue
-                yield PassBlock(slice(0, batch.n), first, p)
-                tick(count * batch.n)
-                first += count
+        with self.session.disturbed(self.placements[number], may_wait=self.may_wait) as noise:
+            yield from self._samples(noise, number, batch, passes, tick)
+
+    def samples_of_all(self, number: int, tick: Tick = quiet) -> Iterator[tuple[Batch, PassBlock]]:
+        """Every pass on every batch, under noise that is put into the model once."""
+        with self.session.disturbed(self.placements[number], may_wait=self.may_wait) as noise:
+            for batch in self.session.data.batches:
+                for block in self._samples(noise, number, batch, range(self.passes), tick):
+                    yield batch, block
+
+    def _samples(self, noise: Noise, number: int, batch: Batch, passes: range, tick: Tick) -> Iterator[PassBlock]:
+        at_once = self._passes_at_once(batch, self.placements[number])
+        keyed = self._with_device_keys(batch) if self.fold else batch
+        first = passes.start
+        while first < passes.stop:
+            count = min(at_once, passes.stop - first)
+            try:
+                with torch.no_grad(), precise():
+                    p = self._forward(noise, keyed, first, count)
+            except torch.OutOfMemoryError:
+                if count == 1:
+                    raise
+                torch.cuda.empty_cache()
+                at_once = max(1, count // 2)
+                log.warning("out of memory: going on with %s passes at once", at_once)
+                continue
+            yield PassBlock(slice(0, batch.n), first, p)
+            tick(count * batch.n)
+            first += count
 
     def _forward(self, noise: Noise, batch: Batch, first: int, count: int) -> Tensor:
         session, call = self.session, self.session.fed(batch.call)
@@ -122,10 +131,8 @@ class LoopEngine:
 
     def _passes_at_once(self, batch: Batch, resolved: ResolvedPlacement) -> int:
         # A value that all examples share (DeBERTa's relative positions) has one mask per pass: one forward, one pass.
-        shared = any(spec.layout.batch_dim is None for spec in resolved.values())
         # Without noise passes are equal to the last bit, which rows of one forward are not.
-        lengths = batch.lengths if self.fold and resolved and not shared else None
-        if lengths is None:
+        if not self.fold or not resolved or any(spec.layout.batch_dim is None for spec in resolved.values()):
             return 1
         width = int(batch.call.kwargs["attention_mask"].shape[1])
         return max(1, rows_at_once(self.session.model, width, self.session.device) // batch.n)

@@ -88,7 +88,8 @@ class RowMaker:
             for order, row in enumerate(self.measures)
         ]
         rows = pd.concat(frames, ignore_index=True)
-        others = [n for n in unit.numbers if n not in set(measured.numbers)]
+        computed = set(measured.numbers)
+        others = [n for n in unit.numbers if n not in computed]
         return pd.concat([rows, *self._equivalent(rows, others)], ignore_index=True) if others else rows
 
     def _equivalent(self, rows: pd.DataFrame, numbers: list[int]) -> Iterator[pd.DataFrame]:

@@ -129,8 +129,7 @@ def difference(on: Bench, placement: Placement, passes: int, masks: str, seed: i
     single = LoopEngine(replace(half.session, half=None), half.placements, passes, fold=True, may_wait=False)
 
     def flat(engine: LoopEngine) -> Tensor:
-        blocks = (block for batch in engine.session.data.batches for block in engine.samples(0, batch, range(passes)))
-        return torch.cat([block.probabilities.flatten() for block in blocks])
+        return torch.cat([block.probabilities.flatten() for _, block in engine.samples_of_all(0)])
 
     distance = (flat(half) - flat(single)).abs()
     return float(distance.mean()), float(distance.max())
@@ -156,24 +155,23 @@ def _run(
 
     Without noise every pass is the plain pass: two are run, must agree to the bit, and stand for all.
     """
-    engine = on.engine(placement, passes, masks, seed)
-    noisy = bool(engine.placements[0])
-    labels = on.encoded.labels.to(on.device)
+    noisy = bool(on.engine(placement, passes, masks, seed).placements[0])
     asked = passes if noisy else min(passes, 2)
+    engine = on.engine(placement, asked, masks, seed)
+    batches = engine.session.data.batches
+    labels = on.encoded.labels.to(on.device)
     right = torch.zeros(asked, len(labels), dtype=torch.bool, device=on.device)
-    statistics = []
-    for batch in engine.session.data.batches:
-        rows, kept = _rows_of(batch).to(on.device), PassStatistics({"sum_p", "sum_plogp"})
-        plain: Tensor | None = None
-        for block in engine.samples(0, batch, range(asked), tick):
-            p = block.probabilities
-            plain = p[:1] if plain is None else plain
-            if not noisy and not torch.equal(p, plain.expand_as(p)):
-                raise AuditFailed("two plain passes of the deterministic configuration differ: randomness is left on")
-            kept.update(p, passes_dim=0)
-            right[block.first : block.first + len(p), rows] = p.argmax(-1) == labels[rows]
-        statistics.append(kept)
-    return (right if noisy else right[:1].expand(passes, -1)).cpu(), statistics
+    # Everything is on the device before the first pass: to send something there waits for all it was given before.
+    rows = {id(batch): _rows_of(batch).to(on.device) for batch in batches}
+    statistics = {id(batch): PassStatistics({"sum_p", "sum_plogp"}) for batch in batches}
+    plain: dict[int, Tensor] = {}
+    for batch, block in engine.samples_of_all(0, tick):
+        p, where = block.probabilities, rows[id(batch)]
+        if not noisy and not torch.equal(p, plain.setdefault(id(batch), p[:1]).expand_as(p)):
+            raise AuditFailed("two plain passes of the deterministic configuration differ: randomness is left on")
+        statistics[id(batch)].update(p, passes_dim=0)
+        right[block.first : block.first + len(p), where] = p.argmax(-1) == labels[where]
+    return (right if noisy else right[:1].expand(passes, -1)).cpu(), [statistics[id(batch)] for batch in batches]
 
 
 def _rows_of(batch: Batch) -> Tensor:
