@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -18,12 +17,7 @@ study = typer.Typer(cls=Commands, no_args_is_help=True, help="A published study,
 app.add_typer(study, name="study")
 
 
-class Preset(str, Enum):
-    """The sizes in which every study comes."""
-
-    paper = "paper"
-    small = "small"
-    smoke = "smoke"
+Preset = Literal["paper", "small", "smoke"]  # the sizes in which every study comes
 
 
 def print_claims(claims: Iterable[Claim]) -> None:

@@ -16,9 +16,7 @@ def run_segmentation_measures(
     data: Annotated[
         str, typer.Option(help="A Medical Segmentation Decathlon folder, 'phantom', or a prepared.safetensors.")
     ] = "phantom",
-    preset: Annotated[
-        Preset, typer.Option(help="How large: as in the paper, minutes on a GPU, or seconds.")
-    ] = Preset.small,
+    preset: Annotated[Preset, typer.Option(help="How large: as in the paper, minutes on a GPU, or seconds.")] = "small",
     n_train: Annotated[str | None, typer.Option(help="Training patients, comma-separated; nested.")] = None,
     rates: Annotated[str | None, typer.Option(help="Rates of dropping, comma-separated.")] = None,
     noises: Annotated[str | None, typer.Option("--noise", help="bernoulli, gaussian, or both comma-separated.")] = None,
@@ -56,7 +54,7 @@ def run_segmentation_measures(
 
     options = Options(
         data=data,
-        preset=preset.value,
+        preset=preset,
         out=out,
         n_train=None if n_train is None else whole_numbers(n_train, "--n-train"),
         rates=None if rates is None else numbers(rates, "--rates"),

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,31 +15,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Rates(str, Enum):
-    config = "config"
-    component = "component"
-
-
-class Masks(str, Enum):
-    per_example = "per_example"
-    per_pass = "per_pass"
-
-
-class Protocol(str, Enum):
-    once = "once"
-    per_configuration = "per_configuration"
-    none = "none"
-
-
-class Precision(str, Enum):
-    auto = "auto"
-    fp32 = "fp32"
-    bf16 = "bf16"
-
-
-class LongTexts(str, Enum):
-    skip = "skip"
-    cut = "cut"
+Rates = Literal["config", "component"]
+Masks = Literal["per_example", "per_pass"]
+Protocol = Literal["once", "per_configuration", "none"]
+Precision = Literal["auto", "fp32", "bf16"]
+LongTexts = Literal["skip", "cut"]
 
 
 @study.command("transformer-profile")
@@ -56,26 +35,24 @@ def run_transformer_profile(
     text_column: Annotated[str | None, typer.Option(help="Column of the texts in --data; 'text' if not given.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Column of the labels in --data.")] = None,
     group_column: Annotated[str | None, typer.Option(help="Column of the groups; 'group' if there is one.")] = None,
-    preset: Annotated[Preset, typer.Option(help="How much of the study is run.")] = Preset.paper,
+    preset: Annotated[Preset, typer.Option(help="How much of the study is run.")] = "paper",
     items: Annotated[int | None, typer.Option(help="Items in all, a multiple of 20; a fifth is to test on.")] = None,
     passes: Annotated[int | None, typer.Option(help="Passes per configuration; the preset's if not given.")] = None,
     learning_rate: Annotated[float, typer.Option(help="Of the fine-tuning.")] = 2e-5,
     rates: Annotated[
         Rates, typer.Option(help="What a rate reaches: the family's config fields, or exactly the components.")
-    ] = Rates.config,
-    masks: Annotated[
-        Masks, typer.Option(help="Masks of their own for every item, or one per pass.")
-    ] = Masks.per_example,
+    ] = "config",
+    masks: Annotated[Masks, typer.Option(help="Masks of their own for every item, or one per pass.")] = "per_example",
     train: Annotated[
         Protocol, typer.Option(help="Train once, once per configuration, or not at all (the checkpoints are trained).")
-    ] = Protocol.once,
+    ] = "once",
     context: Annotated[bool, typer.Option(help="Memory items show the start of their paragraph.")] = True,
     long_texts: Annotated[
         LongTexts, typer.Option(help="Texts longer than a model takes: left out with their context, or cut; counted.")
-    ] = LongTexts.skip,
+    ] = "skip",
     precision: Annotated[
         Precision, typer.Option(help="Of the passes; auto is bf16 on a GPU, with its difference to fp32 measured.")
-    ] = Precision.auto,
+    ] = "auto",
     out: Annotated[
         str, typer.Option(help="Folder of the results; a killed run continues there.")
     ] = "transformer-profile",
@@ -91,9 +68,9 @@ def run_transformer_profile(
     planned = plan(Options(
         None if models is None else tuple(words(models)),
         squad=squad, hellaswag=hellaswag, data=data, text_column=text_column, label_column=label_column,
-        group_column=group_column, preset=preset.value, items=items, passes=passes, learning_rate=learning_rate,
-        rates=rates.value, masks=masks.value, train=train.value, context=context, long_texts=long_texts.value,
-        precision=precision.value, seed=seed, out=out, device=device,
+        group_column=group_column, preset=preset, items=items, passes=passes, learning_rate=learning_rate,
+        rates=rates, masks=masks, train=train, context=context, long_texts=long_texts,
+        precision=precision, seed=seed, out=out, device=device,
     ))  # fmt: skip
     if dry_run:
         facts = estimate(planned)

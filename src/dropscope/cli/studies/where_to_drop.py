@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,26 +16,10 @@ if TYPE_CHECKING:
     from dropscope.studies.where_to_drop import Plan
 
 
-class Task(str, Enum):
-    cifar10 = "cifar10"
-    mammography = "mammography"
-
-
-class Network(str, Enum):
-    cnn = "cnn"
-    vit = "vit"
-    efficientnet = "efficientnet"
-
-
-class Augment(str, Enum):
-    normal = "normal"
-    all = "all"
-    none = "none"
-
-
-class Split(str, Enum):
-    by_patient = "by_patient"
-    by_image = "by_image"
+Task = Literal["cifar10", "mammography"]
+Network = Literal["cnn", "vit", "efficientnet"]
+Augment = Literal["normal", "all", "none"]
+Split = Literal["by_patient", "by_image"]
 
 
 @study.command("where-to-drop")
@@ -44,8 +27,8 @@ def run_where_to_drop(
     data: Annotated[
         str, typer.Option(help="CIFAR-10's folder or hub name, a folder of mammograms, or data for --model.")
     ],
-    task: Annotated[Task, typer.Option(help="Which of the paper's tasks.")] = Task.cifar10,
-    network: Annotated[Network, typer.Option(help="The paper's network for CIFAR-10, or another.")] = Network.cnn,
+    task: Annotated[Task, typer.Option(help="Which of the paper's tasks.")] = "cifar10",
+    network: Annotated[Network, typer.Option(help="The paper's network for CIFAR-10, or another.")] = "cnn",
     model: Annotated[
         str | None, typer.Option(help="Your own trained classifier instead of a task: file.py:callable.")
     ] = None,
@@ -60,11 +43,11 @@ def run_where_to_drop(
     ] = None,
     split: Annotated[
         Split, typer.Option(help="Mammography: by_image matches the paper; leaks are counted.")
-    ] = Split.by_patient,
+    ] = "by_patient",
     augment: Annotated[
         Augment, typer.Option(help="Mammography: which training images are augmented; the paper's are the normal ones.")
-    ] = Augment.normal,
-    preset: Annotated[Preset, typer.Option(help="How large: the paper's, 15 minutes, or seconds.")] = Preset.small,
+    ] = "normal",
+    preset: Annotated[Preset, typer.Option(help="How large: the paper's, 15 minutes, or seconds.")] = "small",
     seeds: Annotated[int, typer.Option(help="Networks to train, with seeds 0, 1, …")] = 1,
     epochs: Annotated[int | None, typer.Option(help="Epochs of training; the preset's if not given.")] = None,
     weights: Annotated[
@@ -84,17 +67,17 @@ def run_where_to_drop(
 
     options = Options(
         data=data,
-        task=task.value,
-        network=network.value,
+        task=task,
+        network=network,
         model=model,
         sites=tuple(words(sites)) if sites else None,
         labels=labels,
         label_column=label_column,
         image_size=image_size,
         side=side,
-        split=split.value,
-        augment=augment.value,
-        preset=preset.value,
+        split=split,
+        augment=augment,
+        preset=preset,
         seeds=seeds,
         epochs=epochs,
         weights=weights,

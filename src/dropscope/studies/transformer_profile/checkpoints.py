@@ -15,38 +15,31 @@ from typing import Any
 import torch
 from torch import nn
 
+from dropscope import loading
 from dropscope.errors import BadInput, first_line
 from dropscope.injection import FIELDS, with_rates
-from dropscope.loading import (
-    Checkpoint,
-    CheckpointNotFound,
-    import_transformers,
-    load_classifier,
-    quiet,
-    read_checkpoint,
-)
 from dropscope.studies.transformer_profile.published import published_checkpoint
 
 
-def read_checkpoints(names: Sequence[str]) -> tuple[dict[str, Checkpoint], dict[str, str]]:
+def read_checkpoints(names: Sequence[str]) -> tuple[dict[str, loading.Checkpoint], dict[str, str]]:
     """Config and tokenizer of every checkpoint that can be loaded, and for each of the others the reason.
 
     Files in a folder or in the cache are used from there. Once the Hub cannot be reached it is not asked again.
     """
-    import_transformers("the study of transformers")
-    checkpoints: dict[str, Checkpoint] = {}
+    loading.import_transformers("the study of transformers")
+    checkpoints: dict[str, loading.Checkpoint] = {}
     missing: dict[str, str] = {}
     unreachable = False
     for name in names:
         try:
-            with quiet():
+            with loading.quiet():
                 try:
-                    checkpoints[name] = read_checkpoint(name, local=True)
-                except CheckpointNotFound:
+                    checkpoints[name] = loading.read_checkpoint(name, local=True)
+                except loading.CheckpointNotFound:
                     if unreachable or Path(name).is_dir() or name.startswith((".", "/", "~")):
                         raise
-                    checkpoints[name] = read_checkpoint(name)
-        except CheckpointNotFound as error:
+                    checkpoints[name] = loading.read_checkpoint(name)
+        except loading.CheckpointNotFound as error:
             reason = first_line(error.__cause__ or error)
             unreachable = unreachable or "connect" in reason
             missing[name] = f"it cannot be loaded: {reason}"
@@ -55,7 +48,9 @@ def read_checkpoints(names: Sequence[str]) -> tuple[dict[str, Checkpoint], dict[
     return checkpoints, missing
 
 
-def load_network(checkpoint: Checkpoint, classes: int, seed: int, rates: dict[str, float] | None = None) -> nn.Module:
+def load_network(
+    checkpoint: loading.Checkpoint, classes: int, seed: int, rates: dict[str, float] | None = None
+) -> nn.Module:
     """The sequence classifier in float32 on the CPU; a head that the checkpoint lacks is drawn from `seed`.
 
     With `rates` (of `attention`, `hidden`, `head`) the model is built from a config with those in its family's fields.
@@ -65,7 +60,7 @@ def load_network(checkpoint: Checkpoint, classes: int, seed: int, rates: dict[st
     return _load(checkpoint.name, config, seed)[0]
 
 
-def head_is_trained(checkpoint: Checkpoint, classes: int) -> bool:
+def head_is_trained(checkpoint: loading.Checkpoint, classes: int) -> bool:
     """Whether the checkpoint holds weights of a classifier for so many classes."""
     if checkpoint.config.num_labels != classes:
         return False
@@ -73,8 +68,8 @@ def head_is_trained(checkpoint: Checkpoint, classes: int) -> bool:
 
 
 def _load(name: str, config: Any, seed: int) -> tuple[nn.Module, tuple[str, ...]]:
-    with quiet():
-        return load_classifier(name, config, seed=seed, dtype=torch.float32, new_head=True, state_dicts=True)
+    with loading.quiet():
+        return loading.load_classifier(name, config, seed=seed, dtype=torch.float32, new_head=True, state_dicts=True)
 
 
 def kind_of(config: Any) -> str:
@@ -94,14 +89,14 @@ def is_specialised(name: str) -> bool:
     return published is not None and published.specialised
 
 
-def remarks_on(checkpoint: Checkpoint) -> list[str]:
+def remarks_on(checkpoint: loading.Checkpoint) -> list[str]:
     """What a reader must know of a checkpoint before any number of it."""
     family = checkpoint.config.model_type
     unknown = f"no dropout fields are known for the family {family!r}: dropouts follow the rate of what they serve"
     return [*checkpoint.remarks, *([unknown] if family not in FIELDS else [])]
 
 
-def fingerprint(checkpoint: Checkpoint) -> str:
+def fingerprint(checkpoint: loading.Checkpoint) -> str:
     """16 hexadecimal digits of the config and weights in a folder; of a Hub checkpoint, its commit."""
     folder = Path(checkpoint.name)
     if not folder.is_dir():
