@@ -60,6 +60,19 @@ def test_texts_that_cannot_be_captured_are_folded_and_sorted(caplog: pytest.LogC
     assert [found.reason in record.getMessage() for record in caplog.records if record.name == "dropscope"] == [True]
 
 
+def test_forwards_are_sized_by_the_budget_and_not_by_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = open_session(zoo.seeded(BranchingText), zoo.text())
+    resolved = session.resolve(["ffn=.3"])
+
+    def sizes(memory: int, free: int) -> list[int]:
+        monkeypatch.setattr("dropscope.engine.loop.free_bytes", lambda device: free)
+        engine = choose_engine(session, resolved, 6, memory=memory)
+        batch = engine.session.data.batches[0]
+        return [len(block.probabilities) for block in engine.samples(0, batch, range(6))]
+
+    assert sizes(1 << 30, free=1) == sizes(1 << 30, free=1 << 40) != sizes(1, free=1 << 40) == [1] * 6
+
+
 def test_passes_that_would_differ_run_one_by_one(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="dropscope"):
         found = chosen(zoo.seeded(Mixing), zoo.text())

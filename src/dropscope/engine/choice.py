@@ -56,7 +56,7 @@ def choose_engine(
         if engine == "shared":
             remedy = "write engine='auto', or precision='fp32'"
             raise BadInput("engine must be the loop for precision='bf16'", "engine", engine, remedy)
-        return folded_loop(session, placements, passes, "precision bf16 runs in the loop")
+        return folded_loop(session, placements, passes, memory, "precision bf16 runs in the loop")
     try:
         return SharedEngine.build(session, placements, passes, memory or free_bytes(session.device), fixed=fixed)
     except CaptureFailed as reason:
@@ -66,15 +66,21 @@ def choose_engine(
                 "model must be one the shared engine can run", "engine", received, "write engine='auto'"
             ) from reason
         log.warning("the plain loop runs instead of the shared engine: %s", reason)
-        return folded_loop(session, placements, passes, str(reason))
+        return folded_loop(session, placements, passes, memory, str(reason))
 
 
-def folded_loop(session: Session, placements: Sequence[ResolvedPlacement], passes: int, reason: str = "") -> LoopEngine:
-    """The loop, with several passes of a text batch in one forward where that gives the same answers."""
+def folded_loop(
+    session: Session, placements: Sequence[ResolvedPlacement], passes: int, memory: int | None, reason: str
+) -> LoopEngine:
+    """The loop, with several passes of a text batch in one forward where that gives the same answers.
+
+    A run that goes on in its folder sizes its forwards by the `memory` it was planned with: last bits follow from it.
+    """
     if not folds(session):
         return LoopEngine(session, placements, passes, reason=reason)
-    sorted_data = session.data.length_sorted(lambda length: rows_at_once(session.model, length, session.device))
-    folded = LoopEngine(session.with_data(sorted_data.on(session.device)), placements, passes, fold=True, reason=reason)
+    sorted_data = session.data.length_sorted(lambda length: rows_at_once(session.model, length, session.device, memory))
+    on_device = session.with_data(sorted_data.on(session.device))
+    folded = LoopEngine(on_device, placements, passes, fold=True, memory=memory, reason=reason)
     apart = _difference(session, folded)
     if apart <= (_FOLDED if session.half is None else _FOLDED_HALF):
         return folded

@@ -46,10 +46,12 @@ class LoopEngine:
         *,
         fold: bool = False,
         may_wait: bool | None = None,
+        memory: int | None = None,
         reason: str = "",
     ) -> None:
         self.session, self.placements, self.passes = session, placements, passes
         self.fold = fold
+        self.memory = memory  # bytes that forwards are sized by; what is free, if None
         # Noise may wait for the sum and the norm behind it where a library's code, and nobody's own, is the model.
         known = type(session.model).__module__.startswith("transformers.")
         self.may_wait = fold and known if may_wait is None else may_wait
@@ -135,7 +137,7 @@ class LoopEngine:
         if not self.fold or not resolved or any(spec.layout.batch_dim is None for spec in resolved.values()):
             return 1
         width = int(batch.call.kwargs["attention_mask"].shape[1])
-        return max(1, rows_at_once(self.session.model, width, self.session.device) // batch.n)
+        return max(1, rows_at_once(self.session.model, width, self.session.device, self.memory) // batch.n)
 
     def equivalent(self, number: int) -> int:
         return number
@@ -150,14 +152,15 @@ class LoopEngine:
         return summarise_loop(self, self.reason)
 
 
-def rows_at_once(model: nn.Module, length: int, device: torch.device) -> int:
+def rows_at_once(model: nn.Module, length: int, device: torch.device, memory: int | None = None) -> int:
     """How many (pass, text) pairs of so many tokens fit: within memory, and within what pays."""
     config: Any = getattr(model, "config", None)
     hidden = int(getattr(config, "hidden_size", 768))
     heads = int(getattr(config, "num_attention_heads", 12))
     row = 4 * length * (_LIVE_STATES * hidden + _LIVE_MAPS * heads * length)
     tokens = _CUDA_TOKENS if device.type == "cuda" else _CPU_TOKENS
-    return max(1, min(tokens // length, free_bytes(device) // row))
+    budget = free_bytes(device) if memory is None else memory
+    return max(1, min(tokens // length, budget // row))
 
 
 def folds(session: Session) -> bool:
