@@ -125,16 +125,9 @@ def uncertainty(
 
 @shares(open_session, without=("groups", "ignore_label"))
 def maps(
-    model: nn.Module,
-    placement: Placement | str,
-    data: Any,
-    passes: int = 50,
-    *,
-    measures: Chosen = None,
-    engine: str = "auto",
-    progress: bool | None = None,
-    **options: Unpack[SessionOptions],
-) -> dict[str, Tensor]:
+    model: nn.Module, placement: Placement | str, data: Any, passes: int = 50, *, measures: Chosen = None,
+    engine: str = "auto", progress: bool | None = None, **options: Unpack[SessionOptions],
+) -> dict[str, Tensor]:  # fmt: skip
     """Uncertainty per voxel, pixel or label.
 
     Args:
