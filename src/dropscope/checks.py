@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Iterable
+from typing import Literal, get_args, get_origin, get_type_hints
 
 from dropscope.errors import BadInput, nearest
 
@@ -27,6 +28,13 @@ def check_choice(value: object, name: str, valid: Iterable[str]) -> str:
     if name.isidentifier() and "did you mean" not in remedy:  # the message lists the words already
         remedy = f"write {name}={words[0]!r}"
     raise BadInput(f"{name} must be one of {', '.join(words)}", name, value, remedy)
+
+
+def check_literals(record: object) -> None:
+    """Checks every field of a dataclass whose type is a Literal: its value must be one of the words."""
+    for name, hint in get_type_hints(type(record)).items():
+        if get_origin(hint) is Literal:
+            check_choice(getattr(record, name), name, get_args(hint))
 
 
 def check_count(value: object, name: str, example: int) -> int:

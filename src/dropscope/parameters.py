@@ -43,7 +43,7 @@ def shares(source: Callable[..., Any], *, without: tuple[str, ...] = ()) -> Call
         for name, parameter in inspect.signature(source).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY and name not in without
     }
-    texts = _entries(_section(inspect.getdoc(source) or "", "Args"))
+    texts = entries(source.__doc__ or "", "Args")
 
     def decorate(function: Function) -> Function:
         own = inspect.signature(function)
@@ -91,17 +91,22 @@ def documented(
     return decorate
 
 
+def entries(docstring: str, section: str) -> dict[str, str]:
+    r"""name → its text in a section of a docstring, line breaks and deeper indentation kept.
+
+    >>> entries("Opens a file.\n\nArgs:\n    path: Where it is.\n    mode: How.\n", "Args")
+    {'path': 'Where it is.', 'mode': 'How.'}
+    """
+    body = _section(inspect.cleandoc(docstring), section)
+    starts = list(_ENTRY.finditer(body))
+    ends = [match.start() for match in starts[1:]] + [len(body)]
+    return {match.group(1): body[match.end() : end].strip() for match, end in zip(starts, ends, strict=True)}
+
+
 def _section(doc: str, name: str) -> str:
     """The lines of one section of a docstring, without its title."""
     match = re.search(rf"^{name}:\n((?:    .*\n?|\n)+)", doc, re.MULTILINE)
     return match.group(1).rstrip() if match else ""
-
-
-def _entries(section: str) -> dict[str, str]:
-    """name → its text, line breaks and deeper indentation kept."""
-    starts = list(_ENTRY.finditer(section))
-    ends = [match.start() for match in starts[1:]] + [len(section)]
-    return {match.group(1): section[match.end() : end].strip() for match, end in zip(starts, ends, strict=True)}
 
 
 def _with_sections(doc: str | None, added: Mapping[str, Mapping[str, str]], *, shared_first: bool) -> str:

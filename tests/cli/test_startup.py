@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "numpy", "pandas", "scipy", "sklearn", "matplotlib", "dropscope.studies", "dropscope.engine")
+HEAVY = ("torch", "numpy", "pandas", "scipy", "sklearn", "matplotlib", "dropscope.studies.training", "dropscope.engine")
 COMMANDS = ("demo", "new", "sites", "audit", "sweep", "predict")
 STUDIES = ("where-to-drop", "transformer-profile", "segmentation-measures")
 CODE = """

@@ -1,4 +1,4 @@
-"""The application: its name, its exit codes, and the options that several commands share."""
+"""The application: its name and its exit codes."""
 
 from __future__ import annotations
 
@@ -37,31 +37,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-ModelName = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", help="The model: file.py:callable, package.module:callable or hf:CHECKPOINT."),
-]
-PlacementText = Annotated[
-    str,
-    typer.Argument(
-        metavar="PLACEMENT", help="Where noise goes: 'last=0.5', 'conv2=0.3,fc1=0.5', 'own' or 'attention=0.1'."
-    ),
-]
-DataName = Annotated[
-    str,
-    typer.Option("--data", help="The data: file.py:callable, a .csv, .jsonl or .parquet of texts, or an image folder."),
-]
-TextColumn = Annotated[str | None, typer.Option(help="Column of the texts in a table. Default: 'text'.")]
-LabelColumn = Annotated[str | None, typer.Option(help="Column of the labels in a table. Default: 'label', if present.")]
-Labels = Annotated[
-    str | None,
-    typer.Option(help="Table of an image folder, with columns file and label. Default: labels.csv in the folder."),
-]
-ImageSize = Annotated[str | None, typer.Option(help="Resize images: one side, or HEIGHTxWIDTH.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan, without running it.")]
-Seed = Annotated[int, typer.Option(help="Seed of the noise.")]
-
 
 def _print_version(asked: bool) -> None:
     if asked:
@@ -76,38 +51,3 @@ def root(
     ] = False,
 ) -> None:
     pass
-
-
-def words(text: str) -> list[str]:
-    """The comma-separated values of an option, without the blanks around them.
-
-    >>> words("conv2, fc1,")
-    ['conv2', 'fc1']
-    """
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def whole_numbers(text: str, option: str) -> list[int]:
-    """The comma-separated whole numbers of an option.
-
-    >>> whole_numbers("5,15", "--n-train")
-    [5, 15]
-    """
-    try:
-        return [int(part) for part in words(text)]
-    except ValueError as error:
-        remedy = f"write {option} 5,15"
-        raise BadInput(f"{option} must hold whole numbers, comma-separated", option, text, remedy) from error
-
-
-def numbers(text: str, option: str) -> list[float]:
-    """The comma-separated numbers of an option.
-
-    >>> numbers("0.1,0.5", "--rates")
-    [0.1, 0.5]
-    """
-    try:
-        return [float(part) for part in words(text)]
-    except ValueError as error:
-        remedy = f"write {option} 0.1,0.5"
-        raise BadInput(f"{option} must hold numbers, comma-separated", option, text, remedy) from error

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dropscope.cli.app import (
-    AsJson,
-    DataName,
-    DryRun,
-    ImageSize,
-    LabelColumn,
-    Labels,
-    ModelName,
-    PlacementText,
-    Seed,
-    TextColumn,
-    app,
-    numbers,
-    words,
-)
+from dropscope.cli.app import app
 from dropscope.cli.console import print_json, print_plan, print_rows, print_sites, records, stderr, stdout
-from dropscope.placement import Placement, PlacementGrid
+from dropscope.cli.options import (
+    AsJson,
+    DataOptions,
+    Device,
+    DryRun,
+    LabelRule,
+    Memory,
+    ModelName,
+    Outputs,
+    Passes,
+    PlacementText,
+    RunFolder,
+    Seed,
+    takes_records,
+)
+from dropscope.placement import RATES, Placement, PlacementGrid
 
 if TYPE_CHECKING:
     from dropscope.injection import SiteMap
@@ -33,20 +35,34 @@ if TYPE_CHECKING:
 HIDDEN_KINDS = ("block", "norm", "activation")
 
 
+@dataclass(frozen=True)
+class GridOptions:
+    """The placements of a sweep.
+
+    Attributes:
+        sites: Sites, comma-separated. Every subset of them is tried.
+        rates: Rates of dropping, comma-separated.
+        positions: Positions, comma-separated.
+        noise: Kinds of noise, comma-separated: bernoulli, gaussian, multinomial.
+    """
+
+    sites: Sequence[str]
+    rates: Sequence[float] = RATES
+    positions: Sequence[str] = ("auto",)
+    noise: Sequence[str] = ("bernoulli",)
+
+
 @app.command()
+@takes_records()
 def sites(
     model: ModelName,
-    data: DataName,
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
-    labels: Labels = None,
-    image_size: ImageSize = None,
+    source: DataOptions,
     show_all: Annotated[bool, typer.Option("--all", help="Show blocks, norms and activations too.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """List the sites of a model, in call order: the places where noise can go."""
-    loaded, example = _load(model, data, text_column, label_column, labels, image_size)
+    loaded, example = _load(model, source)
     if dry_run:
         print_plan(_describe(loaded, example), [], as_json)
         return
@@ -64,14 +80,11 @@ def sites(
 
 
 @app.command()
+@takes_records()
 def audit(
     model: ModelName,
     placement: PlacementText,
-    data: DataName,
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
-    labels: Labels = None,
-    image_size: ImageSize = None,
+    source: DataOptions,
     seed: Seed = 0,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -81,7 +94,7 @@ def audit(
     from dropscope.injection import audit as run_audit
     from dropscope.injection import resolve
 
-    loaded, example = _load(model, data, text_column, label_column, labels, image_size)
+    loaded, example = _load(model, source)
     if dry_run:
         resolved = resolve(parsed, _examine(loaded, example))
         noise = [{"site": _address(point), "noise": s.noise, "rate": s.rate} for point, s in resolved.items()]
@@ -97,54 +110,37 @@ def audit(
 
 
 @app.command()
+@takes_records()
 def sweep(
     model: ModelName,
-    data: DataName,
-    sites: Annotated[str, typer.Option(help="Sites, comma-separated. Every subset of them is tried.")],
-    rates: Annotated[
-        str, typer.Option(help="Rates of dropping, comma-separated.")
-    ] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9",
-    positions: Annotated[str, typer.Option(help="Positions, comma-separated.")] = "auto",
-    noise: Annotated[
-        str, typer.Option(help="Kinds of noise, comma-separated: bernoulli, gaussian, multinomial.")
-    ] = "bernoulli",
-    passes: Annotated[int, typer.Option(help="Passes per placement.")] = 100,
+    grid: GridOptions,
+    source: DataOptions,
+    passes: Passes = 100,
     seed: Seed = 0,
-    label: Annotated[
-        str, typer.Option(help="What predicts the label: the averaged passes (mean) or one plain pass (plain).")
-    ] = "mean",
+    label: LabelRule = "mean",
     objective: Annotated[str, typer.Option(help="Score that chooses the best rows.")] = "aurc",
-    outputs: Annotated[
-        str, typer.Option(help="What the model returns: logits, probabilities or binary_logit.")
-    ] = "logits",
-    out: Annotated[str | None, typer.Option(help="Folder of the run. An interrupted run resumes from it.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: the device of the model.")] = None,
-    memory: Annotated[str, typer.Option(help="Memory budget, such as 4GiB.")] = "auto",
-    text_column: TextColumn = None,
-    label_column: LabelColumn = None,
-    labels: Labels = None,
-    image_size: ImageSize = None,
+    outputs: Outputs = "logits",
+    out: RunFolder = None,
+    device: Device = None,
+    memory: Memory = "auto",
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Score every placement of a grid on the same examples, beside one plain pass."""
-    grid = PlacementGrid(words(sites), tuple(numbers(rates, "--rates")), tuple(words(positions)), tuple(words(noise)))
-    from dropscope.loading import load_data
+    placements = PlacementGrid(**asdict(grid))  # a mistake in it is reported before torch is imported
     from dropscope.runs import plan_sweep
     from dropscope.runs import sweep as run_sweep
 
-    loaded = _load_model(model)
-    dataset = load_data(
-        data, loaded, text_column=text_column, label_column=label_column, labels=labels, image_size=image_size
-    )
+    loaded = load_model(model)
+    dataset = source.load(loaded)
     options: dict[str, Any] = {
         "seed": seed, "label": label, "outputs": outputs, "device": device, "memory": memory, "out": out
     }  # fmt: skip
     if dry_run:
-        plan = plan_sweep(loaded.module, grid, dataset, passes, **options)
+        plan = plan_sweep(loaded.module, placements, dataset, passes, **options)
         print_json(asdict(plan)) if as_json else stdout().print(str(plan), soft_wrap=True)
         return
-    run = run_sweep(loaded.module, grid, dataset, passes, objective=objective, progress=None, **options)
+    run = run_sweep(loaded.module, placements, dataset, passes, objective=objective, progress=None, **options)
     best = run.best(objective, 10)
     if as_json:
         answer = {"best": records(best), "baseline": records(run.baseline), "levels": run.levels}
@@ -163,31 +159,22 @@ def sweep(
 # --- shared by the commands -------------------------------------------------------------------------------------------
 
 
-def _load(
-    model: str,
-    data: str,
-    text_column: str | None,
-    label_column: str | None,
-    labels: str | None,
-    image_size: str | None,
-) -> tuple[LoadedModel, Any]:
-    """The model, and the inputs of the first few examples."""
-    from dropscope.loading import few_inputs, load_data
+def load_model(name: str) -> LoadedModel:
+    """The model, with its remarks on stderr."""
+    from dropscope import loading
 
-    loaded = _load_model(model)
-    dataset = load_data(
-        data, loaded, text_column=text_column, label_column=label_column, labels=labels, image_size=image_size
-    )
-    return loaded, few_inputs(dataset, loaded.module)
-
-
-def _load_model(name: str) -> LoadedModel:
-    from dropscope.loading import load_model
-
-    loaded = load_model(name)
+    loaded = loading.load_model(name)
     for remark in loaded.remarks:
         stderr().print(f"remark: {remark}")
     return loaded
+
+
+def _load(model: str, source: DataOptions) -> tuple[LoadedModel, Any]:
+    """The model, and the inputs of the first few examples."""
+    from dropscope.loading import few_inputs
+
+    loaded = load_model(model)
+    return loaded, few_inputs(source.load(loaded), loaded.module)
 
 
 def _examine(loaded: LoadedModel, example: Any) -> SiteMap:

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from dropscope.cli.app import AsJson, DryRun, ModelName, Seed, app, words
-from dropscope.cli.console import print_json, records, stderr, stdout
+from dropscope.cli.app import app
+from dropscope.cli.console import print_json, records, stdout
+from dropscope.cli.model import load_model
+from dropscope.cli.options import AsJson, Device, DryRun, Measures, Memory, ModelName, Outputs, Passes, Seed, words
 from dropscope.errors import BadInput
 
 
@@ -28,39 +30,32 @@ def run_predict(
         typer.Option(help="Window, such as 128x128x16; 128x128 for the slices of a 2-D network. Default: all at once."),
     ] = None,
     overlap: Annotated[float, typer.Option(help="Share of a window that the next one covers again.")] = 0.25,
-    passes: Annotated[int, typer.Option(help="Passes.")] = 50,
-    measures: Annotated[
-        str | None, typer.Option(help="Measures, comma-separated. Default: the four of segmentation-measures.")
-    ] = None,
+    passes: Passes = 50,
+    measures: Measures = None,
     scale: Annotated[
         str, typer.Option(help="percentiles: the 5th of each channel becomes 0 and the 95th 1. Or none.")
     ] = "percentiles",
-    outputs: Annotated[
-        str, typer.Option(help="What the model returns: logits, probabilities, binary_logit.")
-    ] = "logits",
+    outputs: Outputs = "logits",
     masks: Annotated[
         str, typer.Option(help="per_example: a draw for each window; per_pass: one for all windows of a pass.")
     ] = "per_example",
     batch_size: Annotated[int, typer.Option(help="Windows at once.")] = 4,
     seed: Seed = 0,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. Default: where the model is.")] = None,
-    memory: Annotated[str, typer.Option(help="Memory budget of the statistics, such as 4GiB.")] = "auto",
+    device: Device = None,
+    memory: Memory = "auto",
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Label map and uncertainty maps of volumes, as NIfTI with the geometry of the image."""
     from dropscope import volumes
-    from dropscope.loading import load_model
     from dropscope.measures import SEGMENTATION
 
     options: dict[str, Any] = {
-        "passes": passes, "measures": SEGMENTATION if measures is None else tuple(words(measures)),
+        "passes": passes, "measures": SEGMENTATION if measures is None else words(measures),
         "roi": _sides(roi), "overlap": overlap, "seed": seed, "masks": masks, "outputs": outputs, "scale": scale,
         "batch_size": batch_size, "device": device, "memory": memory,
     }  # fmt: skip
     loaded = load_model(model)
-    for remark in loaded.remarks:
-        stderr().print(f"remark: {remark}")
     if dry_run:
         plan = volumes.plan_prediction(loaded.module, placement, images, out, **options)
         if as_json:

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from dropscope.checks import check_passes
-from dropscope.cli.app import AsJson, DryRun, app
+from dropscope.cli.app import app
 from dropscope.cli.console import print_json, records, stdout
+from dropscope.cli.options import AsJson, DryRun, Passes
 from dropscope.errors import BadInput
 from dropscope.placement import PlacementGrid
 
@@ -27,7 +28,7 @@ class Framework(str, Enum):
 @app.command()
 def demo(
     out: Annotated[str, typer.Option(help="Folder for the rows and the picture.")] = "dropscope-demo",
-    passes: Annotated[int, typer.Option(help="Passes per placement.")] = 100,
+    passes: Passes = 100,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:

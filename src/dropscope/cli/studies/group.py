@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 study = typer.Typer(cls=Commands, no_args_is_help=True, help="A published study, end to end.")
 app.add_typer(study, name="study")
-
-
-Preset = Literal["paper", "small", "smoke"]  # the sizes in which every study comes
 
 
 def print_claims(claims: Iterable[Claim]) -> None:

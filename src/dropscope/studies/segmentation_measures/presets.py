@@ -1,18 +1,22 @@
 """Presets of the study: `paper` as published, `small` for one GPU and some minutes, `smoke` to see that it runs.
 
-Owns the parts of a preset: how long a network is trained (`Regime`) and how many phantoms there are (`Phantoms`).
+Owns the parts of a preset: how long a network is trained (`Regime`) and how many phantoms there are (`Phantoms`), and
+puts what was asked for in their place.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from dropscope.checks import check_choice, check_count
+from dropscope.checks import check_choice, check_count, check_literals, check_passes, check_seed
 from dropscope.errors import BadInput, Phrase
 from dropscope.studies.segmentation_measures import published
+from dropscope.studies.segmentation_measures.experiments import make_grid
 from dropscope.studies.segmentation_measures.networks import FEATURES, NOISES
+from dropscope.studies.segmentation_measures.options import Options
 from dropscope.studies.segmentation_measures.phantom import SHAPE, SPACING
 
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")  # auto: bf16 on a GPU, fp32 elsewhere
@@ -109,3 +113,30 @@ PRESETS = {
         phantoms=Phantoms((4, 2, 4), (48, 48, 6), (0.6, 0.6, 4.0)),
     ),
 }
+
+
+def apply_preset(options: Options, device: torch.device) -> Preset:
+    """The preset with what was asked for instead, after every check that needs no data."""
+    check_literals(options)
+    preset = PRESETS[options.preset]
+    axes = {name: getattr(options, name) for name in ("n_train", "rates", "noises", "features")}
+    counts = {name: getattr(options, name) for name in ("passes", "n_validation", "n_test")}
+    asked: dict[str, Any] = {name: tuple(values) for name, values in axes.items() if values is not None}
+    asked |= {name: value for name, value in counts.items() if value is not None}
+    chosen = replace(preset, **asked, regime=_choose_regime(options, preset.regime).on(device))
+    check_passes(chosen.passes)
+    check_seed(options.seed)
+    if options.workers is not None:
+        check_count(options.workers, "workers", 1)
+    make_grid(chosen.n_train, chosen.rates, chosen.noises)
+    return chosen
+
+
+def _choose_regime(options: Options, regime: Regime) -> Regime:
+    names = ("validations", "batch", "precision")
+    asked: dict[str, Any] = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if options.epochs is not None or options.steps is not None:
+        asked |= {"epochs": options.epochs, "steps": options.steps}
+        if options.validations is None and options.epochs is not None:
+            asked["validations"] = None  # a preset's number of validations belongs to its number of steps
+    return replace(regime, **asked)

@@ -22,7 +22,7 @@ from dropscope.studies.segmentation_measures.cases import Split, split
 from dropscope.studies.segmentation_measures.estimates import fitting_workers, measure_seconds, worker_bytes
 from dropscope.studies.segmentation_measures.experiments import Experiment, Network, make_grid, plan_networks
 from dropscope.studies.segmentation_measures.networks import check_network
-from dropscope.studies.segmentation_measures.options import Options, apply_preset
+from dropscope.studies.segmentation_measures.options import Options
 from dropscope.studies.segmentation_measures.preparation import (
     PREPARED,
     Prepared,
@@ -30,7 +30,7 @@ from dropscope.studies.segmentation_measures.preparation import (
     load_data,
     write_prepared,
 )
-from dropscope.studies.segmentation_measures.presets import Preset
+from dropscope.studies.segmentation_measures.presets import Preset, apply_preset
 from dropscope.studies.segmentation_measures.report import write_report
 from dropscope.studies.segmentation_measures.showcase import EXHIBITS, make_exhibits, read_exhibits
 from dropscope.studies.segmentation_measures.units import Work, default_placement

@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
-from dropscope.checks import check_choice, check_passes
+from dropscope.checks import check_literals, check_passes
 from dropscope.errors import BadInput
-from dropscope.studies.transformer_profile.configurations import MODES
-from dropscope.studies.transformer_profile.evaluation import PRECISIONS
-from dropscope.studies.transformer_profile.fine_tuning import Tuning
-from dropscope.studies.transformer_profile.items import Items
 from dropscope.studies.transformer_profile.presets import PRESETS
-from dropscope.studies.transformer_profile.tokens import LONG_TEXTS
 
-MASKS = ("per_example", "per_pass")
-PROTOCOLS = ("once", "per_configuration", "none")
+if TYPE_CHECKING:  # the command line reads the options without waiting for torch
+    import torch
+
+    from dropscope.studies.transformer_profile.fine_tuning import Tuning
+    from dropscope.studies.transformer_profile.items import Items
 
 _DOMAINS = ("squad", "hellaswag", "items")
 _COLUMNS = ("text_column", "label_column", "group_column")
@@ -30,26 +26,26 @@ class Options:
     """The options of the study.
 
     Attributes:
-        models: Folders or Hub names; the preset's checkpoints where None.
+        models: Folders or Hub names; the preset's checkpoints if not given.
         squad: SQuAD's official JSON, the memory domain.
         hellaswag: HellaSwag's official JSON lines, the reasoning domain.
         data: A labelled .csv, .jsonl or .parquet instead of the two.
-        text_column: Column of the texts in `data`; "text" where None.
-        label_column: Column of the labels in `data`; "label" where None.
-        group_column: Column of the groups in `data`; "group" where None and there is one.
-        preset: How much of the study is run: a name in `PRESETS`.
-        items: Items in all, a multiple of 20; the preset's where None.
-        passes: Passes per configuration; the preset's where None.
+        text_column: Column of the texts in `data`; text if not given.
+        label_column: Column of the labels in `data`; label if not given.
+        group_column: Column of the groups in `data`; group, if there is one, if not given.
+        preset: How much of the study is run: as in the paper, with small checkpoints, or to see that it runs.
+        items: Items in all, a multiple of 20, a fifth of them to test on; the preset's if not given.
+        passes: Passes per configuration; the preset's if not given.
         learning_rate: Of the fine-tuning.
-        rates: What a rate reaches: "config" fields of the family, or exactly each "component".
-        masks: "per_example" or "per_pass".
-        train: "once", "per_configuration", or "none" for checkpoints that are trained already.
-        context: Whether memory items show the start of their paragraph.
-        long_texts: Texts longer than a model takes: "skip" them with their context, or "cut" them.
-        precision: Of the passes: "auto", "fp32" or "bf16".
+        rates: What a rate reaches: the config fields of the family, or exactly each component.
+        masks: Masks of their own for every item, or one per pass.
+        train: Train once, once per configuration, or not at all, for checkpoints that are trained already.
+        context: Memory items show the start of their paragraph.
+        long_texts: Texts longer than a model takes: left out with their context, or cut; counted.
+        precision: Of the passes; auto is bf16 on a GPU, with its difference to fp32 measured.
         seed: Of items, training and noise.
-        out: Folder of the results.
-        device: "cpu" or "cuda"; the GPU where None and there is one.
+        out: Folder of the results; a killed run continues there.
+        device: cpu or cuda; the GPU where there is one if not given.
         progress: Whether progress is shown; None decides by the terminal.
     """
 
@@ -60,19 +56,19 @@ class Options:
     text_column: str | None = None
     label_column: str | None = None
     group_column: str | None = None
-    preset: str = "paper"
+    preset: Literal["paper", "small", "smoke"] = "paper"
     items: int | None = None
     passes: int | None = None
     learning_rate: float = 2e-5
-    rates: str = "config"
-    masks: str = "per_example"
-    train: str = "once"
+    rates: Literal["config", "component"] = "config"
+    masks: Literal["per_example", "per_pass"] = "per_example"
+    train: Literal["once", "per_configuration", "none"] = "once"
     context: bool = True
-    long_texts: str = "skip"
-    precision: str = "auto"
+    long_texts: Literal["skip", "cut"] = "skip"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
     seed: int = 42
     out: str | Path = "transformer-profile"
-    device: str | torch.device | None = None
+    device: str | None = None
     progress: bool | None = None
 
     def check(self) -> None:
@@ -81,12 +77,7 @@ class Options:
         Raises:
             BadInput: For the first of them.
         """
-        check_choice(self.preset, "preset", PRESETS)
-        check_choice(self.rates, "rates", MODES)
-        check_choice(self.masks, "masks", MASKS)
-        check_choice(self.train, "train", PROTOCOLS)
-        check_choice(self.long_texts, "long_texts", LONG_TEXTS)
-        check_choice(self.precision, "precision", ("auto", *PRECISIONS))
+        check_literals(self)
         if not isinstance(self.learning_rate, float) or not 0 < self.learning_rate < 1:
             remedy = "write learning_rate=2e-5"
             raise BadInput("learning_rate must be between 0 and 1", "learning_rate", self.learning_rate, remedy)

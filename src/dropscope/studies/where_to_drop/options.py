@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-import torch
-
-from dropscope.checks import check_choice, check_count
+from dropscope.checks import check_count, check_literals
 from dropscope.errors import BadInput, Phrase
-from dropscope.studies.where_to_drop.patients import SPLITS
-from dropscope.studies.where_to_drop.presets import PRESETS
-
-TASKS = ("cifar10", "mammography")
-NETWORKS = ("cnn", "vit", "efficientnet")
-AUGMENTATIONS = ("normal", "all", "none")
 
 
 @dataclass(frozen=True)
@@ -23,29 +16,29 @@ class Options:
 
     Attributes:
         data: CIFAR-10's folder or hub name, a folder of mammograms, or data for `model`.
-        task: Which of the paper's tasks: "cifar10" or "mammography".
-        network: For CIFAR-10: the paper's "cnn", or "vit", or "efficientnet".
+        task: Which of the paper's tasks.
+        network: For CIFAR-10: the paper's is the cnn.
         train_dropout: Train the paper's CIFAR-10 network with dropout on.
-        model: The user's own trained classifier instead of a task: "file.py:callable".
+        model: A trained classifier of your own instead of a task: file.py:callable.
         sites: With `model`: its layers, the penultimate last; all of them (the last four at most) if not given.
-        labels: Table of labels of a folder.
-        label_column: Column of the labels in a table.
-        image_size: With `model`: images are resized to a side or HEIGHTxWIDTH.
-        side: Mammography: side of the network's input; the preset's if not given.
-        split: Mammography: "by_patient", or "by_image" as in the paper.
-        augment: Mammography: which training images are augmented, "normal" as in the paper, "all" or "none".
-        preset: How large: "paper", "small" or "smoke".
+        labels: Table of a folder of images, with columns file and label; labels.csv in the folder if not given.
+        label_column: Column of the labels in a table; label, if present, if not given.
+        image_size: With `model`: images are resized to one side, or HEIGHTxWIDTH.
+        side: Mammography: side of the network's input; 200, or less in smaller presets, if not given.
+        split: Mammography: by_image matches the paper; leaks are counted.
+        augment: Mammography: which training images are augmented; the paper's are the normal ones.
+        preset: How large: as in the paper, 15 minutes, or seconds.
         seeds: Networks to train, with seeds 0, 1, …
         epochs: Epochs of training; the preset's if not given.
         weights: A trained network instead: safetensors, or a plain state_dict.
         out: Folder of the results; a killed run continues there.
-        device: Such as "cpu" or "cuda"; the GPU where there is one if not given.
+        device: cpu or cuda; the GPU where there is one if not given.
         progress: Whether to show progress; on a terminal if not given.
     """
 
     data: str | Path
-    task: str = "cifar10"
-    network: str = "cnn"
+    task: Literal["cifar10", "mammography"] = "cifar10"
+    network: Literal["cnn", "vit", "efficientnet"] = "cnn"
     train_dropout: bool = False
     model: str | None = None
     sites: tuple[str, ...] | None = None
@@ -53,20 +46,18 @@ class Options:
     label_column: str | None = None
     image_size: str | None = None
     side: int | None = None
-    split: str = "by_patient"
-    augment: str = "normal"
-    preset: str = "small"
+    split: Literal["by_patient", "by_image"] = "by_patient"
+    augment: Literal["normal", "all", "none"] = "normal"
+    preset: Literal["paper", "small", "smoke"] = "small"
     seeds: int = 1
     epochs: int | None = None
     weights: str | Path | None = None
     out: str | Path = "where-to-drop"
-    device: str | torch.device | None = None
+    device: str | None = None
     progress: bool | None = None
 
     def __post_init__(self) -> None:
-        choices = {"task": TASKS, "network": NETWORKS, "split": SPLITS, "augment": AUGMENTATIONS, "preset": PRESETS}
-        for name, valid in choices.items():
-            check_choice(getattr(self, name), name, valid)
+        check_literals(self)
         check_count(self.seeds, "seeds", 5)
         if self.epochs is not None:
             check_count(self.epochs, "epochs", 20)

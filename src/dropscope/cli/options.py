@@ -1,0 +1,202 @@
+"""Options of the commands: those that several share, and records whose every field is an option.
+
+A command whose parameter is a dataclass, such as `source: DataOptions` or a study's `options: Options`, is decorated
+with `takes_records`: it gets an option for each field, with the field's name, type and default and the text of the
+docstring's "Attributes:" as its help, and receives the record.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import typer
+
+from dropscope.errors import BadInput
+from dropscope.parameters import entries
+
+if TYPE_CHECKING:
+    from dropscope.loading import LoadedModel
+
+Command = Callable[..., None]
+Number = TypeVar("Number", int, float)
+
+_FOR_PYTHON = ("progress",)  # a command decides by the terminal
+
+# --- options that several commands share ------------------------------------------------------------------------------
+
+ModelName = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="The model: file.py:callable, package.module:callable or hf:CHECKPOINT."),
+]
+PlacementText = Annotated[
+    str,
+    typer.Argument(
+        metavar="PLACEMENT", help="Where noise goes: 'last=0.5', 'conv2=0.3,fc1=0.5', 'own' or 'attention=0.1'."
+    ),
+]
+Passes = Annotated[int, typer.Option(help="Passes per placement.")]
+Seed = Annotated[int, typer.Option(help="Seed of the noise.")]
+Measures = Annotated[str | None, typer.Option(help="Measures, comma-separated. Default: the usual ones of the task.")]
+LabelRule = Annotated[
+    str, typer.Option(help="What predicts the label: the averaged passes (mean) or one plain pass (plain).")
+]
+Outputs = Annotated[str, typer.Option(help="What the model returns: logits, probabilities or binary_logit.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda. Default: the device of the model.")]
+Memory = Annotated[str, typer.Option(help="Memory budget, such as 4GiB.")]
+RunFolder = Annotated[str | None, typer.Option(help="Folder of the run. An interrupted run resumes from it.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan, without running it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Where the data of a command comes from. Every command that reads data takes this record.
+
+    This is the one place for options of data: a field added here, with its line below, is an option of all those
+    commands, and reaches `loading.load_data` as an argument of the same name.
+
+    Attributes:
+        data: The data: file.py:callable, a .csv, .jsonl or .parquet of texts, or an image folder.
+        text_column: Column of the texts in a table. Default: 'text'.
+        label_column: Column of the labels in a table. Default: 'label', if present.
+        labels: Table of an image folder, with columns file and label. Default: labels.csv in the folder.
+        image_size: Resize images: one side, or HEIGHTxWIDTH.
+    """
+
+    data: str
+    text_column: str | None = None
+    label_column: str | None = None
+    labels: str | None = None
+    image_size: str | None = None
+
+    def load(self, model: LoadedModel) -> Any:
+        """The data, in one of the forms that `dropscope.data.read_data` takes."""
+        from dropscope.loading import load_data
+
+        options = asdict(self)
+        return load_data(options.pop("data"), model, **options)
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The comma-separated values of an option, without the blanks around them.
+
+    >>> words("conv2, fc1,")
+    ('conv2', 'fc1')
+    """
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def numbers(text: str, kind: type[Number], option: str) -> tuple[Number, ...]:
+    """The comma-separated numbers of an option; `kind` is int for whole numbers.
+
+    >>> numbers("0.1,0.5", float, "--rates"), numbers("5,15", int, "--n-train")
+    ((0.1, 0.5), (5, 15))
+    """
+    try:
+        return tuple(kind(part) for part in words(text))
+    except ValueError as error:
+        noun, example = ("whole numbers", "5,15") if kind is int else ("numbers", "0.1,0.5")
+        what = f"{option} must hold {noun}, comma-separated"
+        raise BadInput(what, option, text, f"write {option} {example}") from error
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def takes_records(**flags: str) -> Callable[[Command], Command]:
+    """Decorates a command: each parameter that is a dataclass becomes one option per field.
+
+    A field that the command has as a parameter of its own is left to the command, and keeps its default in the record.
+
+    Args:
+        **flags: Field → flag, for fields whose flag is not their name.
+    """
+
+    def decorate(command: Command) -> Command:
+        hints = get_type_hints(command, include_extras=True)
+        own = inspect.signature(command).parameters
+        records: dict[str, dict[str, _Field]] = {}
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in own.items():
+            if is_dataclass(hints[name]):
+                records[name] = _fields(hints[name], flags, without=(*own, *_FOR_PYTHON))
+                parameters += [field.parameter for field in records[name].values()]
+            else:
+                parameters.append(parameter.replace(annotation=hints[name], kind=parameter.KEYWORD_ONLY))
+
+        @functools.wraps(command)
+        def call(**given: Any) -> None:
+            for name, record in records.items():
+                given[name] = hints[name](**{field: record[field].value(given.pop(field)) for field in record})
+            command(**given)
+
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return call
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A field of a record at the command line: its option, and how the option's value becomes the field's."""
+
+    parameter: inspect.Parameter
+    flag: str
+    items: type | None  # of a sequence, which is written with commas
+
+    def value(self, given: Any) -> Any:
+        if given is None or self.items is None:
+            return given
+        return words(given) if self.items is str else numbers(given, self.items, self.flag)
+
+
+def _fields(record: Any, flags: Mapping[str, str], without: Sequence[str]) -> dict[str, _Field]:
+    hints, texts = get_type_hints(record), entries(record.__doc__ or "", "Attributes")
+    listed = [field for field in fields(record) if field.name not in without]
+    spelled = {field.name: flags.get(field.name, f"--{field.name.replace('_', '-')}") for field in listed}
+    found = {}
+    for field in listed:
+        name, default = field.name, field.default
+        kind, items = _kind(hints[name])
+        decl = f"{spelled[name]}/--no-{spelled[name][2:]}" if default is True else spelled[name]
+        if default is None:
+            kind = kind | None
+        elif items is not None and default is not MISSING:
+            default = ",".join(map(str, default))
+        option = typer.Option(
+            decl,
+            help=_help(texts.get(name, ""), spelled),
+            metavar=None if items is None else f"<{items.__name__},…>",
+        )
+        parameter = inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if default is MISSING else default,
+            annotation=Annotated[kind, option],
+        )
+        found[name] = _Field(parameter, spelled[name], items)
+    return found
+
+
+def _kind(hint: Any) -> tuple[Any, type | None]:
+    """What an option holds, and of what its items are where it is a list: a path and a list are written as texts."""
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    (kind,) = (member for member in members if member not in (NoneType, Path))
+    return (str, get_args(kind)[0]) if get_origin(kind) in (Sequence, tuple) else (kind, None)
+
+
+def _help(text: str, flags: Mapping[str, str]) -> str:
+    """The text of an attribute, on one line, with the fields it names as flags."""
+    named = re.sub(r"`(\w+)`", lambda name: flags.get(name[1], name[1]), text)
+    return " ".join(named.split())
