@@ -183,6 +183,9 @@ def _prefix_conv(
 ):  # fmt: skip
     """As `_prefix_linear`, for a 3×3 convolution with padding 1: rows are (parent, window, pixel of the window)."""
     word = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(2) * columns + tl.arange(0, columns)
+    offset = tl.load(bias + column, mask=column < outputs, other=0.0)
+    total = tl.zeros((rows, columns), dtype=tl.float32)
     pixels: tl.constexpr = height * width
     inside: tl.constexpr = pool * pool
     across: tl.constexpr = width // pool
@@ -196,9 +199,6 @@ def _prefix_conv(
     z_ = along[:, None] + tap[None, :] % 3 - 1
     there = (parent < parents)[:, None] & (tap < 9)[None, :] & (y >= 0) & (y < height) & (z_ >= 0) & (z_ < width)
     start_of = (parent.to(tl.int64) * held_rows + (word % examples if plain else word)) * (channels * pixels)
-    column = tl.program_id(2) * columns + tl.arange(0, columns)
-    offset = tl.load(bias + column, mask=column < outputs, other=0.0)
-    total = tl.zeros((rows, columns), dtype=tl.float32)
     for back in range(choices):
         choice = choices - 1 - back
         # Both ends are read: a bound carried from one turn to the next is taken for a constant by the compiler (3.6).

@@ -31,8 +31,8 @@ def averaged_entropy(passes: PassStatistics | Tensor, *, plain: Tensor | None = 
         >>> averaged_entropy(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])).tolist()
         [0.6931471824645996]
     """
-    kept = statistics_of(passes, "averaged_entropy", plain)
-    return _summary(kept).entropy.to(kept.dtype)
+    kept, summary = _scanned(passes, "averaged_entropy", plain)
+    return summary.entropy.to(kept.dtype)
 
 
 @measure_docs(raises="Where there is one class, or a statistic was not kept.")
@@ -49,10 +49,9 @@ def bhattacharyya(passes: PassStatistics | Tensor, *, plain: Tensor | None = Non
         >>> bhattacharyya(torch.tensor([[[0.5, 0.5]], [[0.9, 0.1]]])).tolist()
         [0.5]
     """
-    kept = statistics_of(passes, "bhattacharyya", plain)
-    overlap = _summary(kept, two=True).overlap
-    assert overlap is not None
-    return overlap.to(kept.dtype)
+    kept, summary = _scanned(passes, "bhattacharyya", plain, two=True)
+    assert summary.overlap is not None
+    return summary.overlap.to(kept.dtype)
 
 
 @measure_docs(raises="Where `floor` is no share, there is one class, or a statistic was not kept.")
@@ -73,15 +72,27 @@ def kullback_leibler(passes: PassStatistics | Tensor, *, plain: Tensor | None = 
         >>> kullback_leibler(torch.full((3, 1, 2), 0.5)).tolist()
         [0.0]
     """
-    kept = statistics_of(passes, "kullback_leibler", plain)
     if not 0 < floor < 1:
         raise BadInput("floor must be above 0 and below 1", "floor", floor, "leave floor=1e-7")
-    divergence = _summary(kept, floor, two=True).divergence
-    assert divergence is not None
-    return (0.0 - divergence).to(kept.dtype)
+    kept, summary = _scanned(passes, "kullback_leibler", plain, two=True, floor=floor)
+    assert summary.divergence is not None
+    return (0.0 - summary.divergence).to(kept.dtype)
 
 
-def _summary(kept: PassStatistics, floor: float | None = None, *, two: bool = False) -> HistogramSummary:
+def _scanned(
+    passes: PassStatistics | Tensor,
+    measure: str,
+    plain: Tensor | None,
+    floor: float | None = None,
+    *,
+    two: bool = False,
+) -> tuple[PassStatistics, HistogramSummary]:
+    """The statistics that a measure reads, and what their histograms say."""
+    kept = statistics_of(passes, measure, plain)
+    return kept, _summary(kept, floor, two=two)
+
+
+def _summary(kept: PassStatistics, floor: float | None, *, two: bool) -> HistogramSummary:
     """What the histograms say, from one scan that all measures share; without a floor, at any that was asked for."""
     histogram = kept.read("histogram")
     classes = histogram.shape[-2]

@@ -15,7 +15,7 @@ from dropscope.errors import BadInput, nearest
 from dropscope.measures.confidence import margin, max_probability
 from dropscope.measures.histograms import averaged_entropy, bhattacharyya, kullback_leibler
 from dropscope.measures.information import bald, bald_corrected, expected_entropy, predictive_entropy
-from dropscope.measures.needs import NEEDS, PLAIN
+from dropscope.measures.needs import FACTS, PLAIN
 from dropscope.measures.spread import (
     averaged_std,
     averaged_variance,
@@ -66,28 +66,15 @@ class Measure:
         return self.function(passes)
 
 
-_WHERE_TO_DROP, _SEGMENTATION = "Benyamina and Jemelen", "Camarasa et al. 2020"
-
-TABLE: dict[str, Measure] = {
-    name: Measure(name, function, NEEDS[name], range_, reference)
-    for name, function, range_, reference in (
-        ("variation_predicted", variation_predicted, "[0, 1]", f"{_WHERE_TO_DROP}, eq 9"),
-        ("variation_max", variation_max, "[0, 1/4]", f"{_WHERE_TO_DROP}, eq 10"),
-        ("predictive_entropy", predictive_entropy, "[0, log C]", f"{_WHERE_TO_DROP}, eq 11"),
-        ("expected_entropy", expected_entropy, "[0, log C]", f"{_WHERE_TO_DROP}, eq 12"),
-        ("bald", bald, "[0, predictive_entropy]", f"{_WHERE_TO_DROP}, eq 13"),
-        ("mutual_information", bald, "[0, predictive_entropy]", f"{_WHERE_TO_DROP}, eq 13, as bald"),
-        ("bald_corrected", bald_corrected, "[0, log C]", "Miller 1955"),
-        ("averaged_variance", averaged_variance, "[0, 1/4]", f"{_SEGMENTATION}, eq 3"),
-        ("averaged_std", averaged_std, "[0, 1/2]", f"{_SEGMENTATION}, code of eq 3"),
-        ("averaged_entropy", averaged_entropy, "[0, log min(T, bins)]", f"{_SEGMENTATION}, eq 4"),
-        ("bhattacharyya", bhattacharyya, "[0, 1]", f"{_SEGMENTATION}, eq 5"),
-        ("kullback_leibler", kullback_leibler, "[-33, 0]", f"{_SEGMENTATION}, eq 6"),
-        ("variation_ratio", variation_ratio, "[0, 1 - 1/C]", "Gal 2016, eq 3.19"),
-        ("max_probability", max_probability, "[0, 1 - 1/C]", "Hendrycks and Gimpel 2017"),
-        ("margin", margin, "[0, 1]", "Scheffer et al. 2001"),
+_FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    function.__name__: function
+    for function in (
+        variation_predicted, variation_max, predictive_entropy, expected_entropy, bald, bald_corrected,
+        averaged_variance, averaged_std, averaged_entropy, bhattacharyya, kullback_leibler,
+        variation_ratio, max_probability, margin,
     )
-}
+} | {"mutual_information": bald}  # fmt: skip
+TABLE: dict[str, Measure] = {name: Measure(name, _FUNCTIONS[name], *facts) for name, facts in FACTS.items()}
 DEFAULT = ("variation_predicted", "variation_max", "predictive_entropy", "expected_entropy", "bald")
 SEGMENTATION = ("averaged_variance", "averaged_entropy", "bhattacharyya", "kullback_leibler")
 

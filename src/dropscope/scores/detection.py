@@ -66,23 +66,6 @@ def excess_aurc(uncertainty: Tensor, correct: Tensor) -> Tensor:
     return detection_scores(uncertainty, correct)["excess_aurc"]
 
 
-@ranking_docs()
-def augrc(uncertainty: Tensor, correct: Tensor) -> Tensor:
-    """Area under the generalised risk-coverage curve.
-
-    ∫ (errors accepted / n) d coverage by the trapezoid rule from coverage 0, which is exactly
-    (1 − error_auroc)·acc·(1 − acc) + (1 − acc)²/2. In [0, 1/2]. Lower is better; a useless measure has (1 − acc)/2.
-
-    Not aurc: the risk is over all examples, so that the first few certain ones do not weigh most.
-    Reference: Traub et al. (2024).
-
-    Examples:
-        >>> augrc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 1, 0])).item()
-        0.03125
-    """
-    return detection_scores(uncertainty, correct)["augrc"]
-
-
 def risk_at_coverage(uncertainty: Tensor, correct: Tensor, coverage: float) -> Tensor:
     """Share of errors among the ⌈coverage·n⌉ most certain examples.
 
@@ -111,35 +94,21 @@ def risk_at_coverage(uncertainty: Tensor, correct: Tensor, coverage: float) -> T
     return _accepted_errors(ranking)[..., k - 1] / k
 
 
-@ranking_docs("`[...]`, float64; NaN without errors or without correct examples.")
-def error_auroc(uncertainty: Tensor, correct: Tensor) -> Tensor:
-    """Probability that an error is more uncertain than a correct example.
+@ranking_docs()
+def augrc(uncertainty: Tensor, correct: Tensor) -> Tensor:
+    """Area under the generalised risk-coverage curve.
 
-    P(U of an error > U of a correct example) + P(equal)/2 (Mann-Whitney). In [0, 1]. Higher is better; 0.5 is useless.
+    ∫ (errors accepted / n) d coverage by the trapezoid rule from coverage 0, which is exactly
+    (1 − error_auroc)·acc·(1 − acc) + (1 − acc)²/2. In [0, 1/2]. Lower is better; a useless measure has (1 − acc)/2.
 
-    Not the AUROC of the classifier; and blind to how rare errors are. Reference: Hendrycks and Gimpel (2017).
-
-    Examples:
-        >>> error_auroc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 0, 0])).item()
-        1.0
-    """
-    return detection_scores(uncertainty, correct)["error_auroc"]
-
-
-@ranking_docs("`[...]`, float64; NaN without errors.")
-def error_auprc(uncertainty: Tensor, correct: Tensor) -> Tensor:
-    """Average precision of finding the errors.
-
-    Σ over distinct thresholds of (recall gained)·precision, positive = error. In [0, 1]. Higher is better; a useless
-    measure has about the error rate. Ties enter together, as in scikit-learn.
-
-    Not the trapezoid area, which is too high. Reference: Camarasa et al. (2020), eq 7; Davis and Goadrich (2006).
+    Not aurc: the risk is over all examples, so that the first few certain ones do not weigh most.
+    Reference: Traub et al. (2024).
 
     Examples:
-        >>> error_auprc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 0, 1, 0])).item()
-        0.8333333333333333
+        >>> augrc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 1, 0])).item()
+        0.03125
     """
-    return detection_scores(uncertainty, correct)["error_auprc"]
+    return detection_scores(uncertainty, correct)["augrc"]
 
 
 def class_risk(correct: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -173,6 +142,37 @@ def class_risk(correct: Tensor, labels: Tensor, classes: int) -> Tensor:
         inside = labels == label
         columns.append((wrong & inside).sum(-1).double() / inside.sum(-1))
     return torch.stack(torch.broadcast_tensors(*columns), -1)
+
+
+@ranking_docs("`[...]`, float64; NaN without errors or without correct examples.")
+def error_auroc(uncertainty: Tensor, correct: Tensor) -> Tensor:
+    """Probability that an error is more uncertain than a correct example.
+
+    P(U of an error > U of a correct example) + P(equal)/2 (Mann-Whitney). In [0, 1]. Higher is better; 0.5 is useless.
+
+    Not the AUROC of the classifier; and blind to how rare errors are. Reference: Hendrycks and Gimpel (2017).
+
+    Examples:
+        >>> error_auroc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 0, 0])).item()
+        1.0
+    """
+    return detection_scores(uncertainty, correct)["error_auroc"]
+
+
+@ranking_docs("`[...]`, float64; NaN without errors.")
+def error_auprc(uncertainty: Tensor, correct: Tensor) -> Tensor:
+    """Average precision of finding the errors.
+
+    Σ over distinct thresholds of (recall gained)·precision, positive = error. In [0, 1]. Higher is better; a useless
+    measure has about the error rate. Ties enter together, as in scikit-learn.
+
+    Not the trapezoid area, which is too high. Reference: Camarasa et al. (2020), eq 7; Davis and Goadrich (2006).
+
+    Examples:
+        >>> error_auprc(torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 0, 1, 0])).item()
+        0.8333333333333333
+    """
+    return detection_scores(uncertainty, correct)["error_auprc"]
 
 
 @ranking_docs("Each score under its name, `[...]`, float64. See the functions for ranges and directions.")

@@ -105,21 +105,6 @@ def isotonic_penalty(uncertainty: Tensor, correct: Tensor, points: int = 100) ->
 
 
 @curve_docs()
-def rearrangement_penalty(uncertainty: Tensor, correct: Tensor, points: int = 100) -> Tensor:
-    """Mean distance of the accuracy curve from the same values in decreasing order.
-
-    (1/N) Σ_k |a_k − c_k| over the N points. In [0, 1/2]. Lower is better. At most twice the isotonic penalty.
-
-    Not a discrimination score. Reference: Benyamina and Jemelen, eq 8, 16, 17.
-
-    Examples:
-        >>> round(rearrangement_penalty(torch.tensor([1, 2, 3]), torch.tensor([1, 0, 1]), points=3).item(), 6)
-        0.111111
-    """
-    return rearrangement_penalty_of(accuracy_curve(uncertainty, correct, points))
-
-
-@curve_docs()
 def running_minimum_penalty(uncertainty: Tensor, correct: Tensor, points: int = 100) -> Tensor:
     """Area between the accuracy curve and its running minimum.
 
@@ -135,6 +120,21 @@ def running_minimum_penalty(uncertainty: Tensor, correct: Tensor, points: int = 
         tensor(0.0729, dtype=torch.float64)
     """
     return running_minimum_penalty_of(rank(uncertainty, correct), points)
+
+
+@curve_docs()
+def rearrangement_penalty(uncertainty: Tensor, correct: Tensor, points: int = 100) -> Tensor:
+    """Mean distance of the accuracy curve from the same values in decreasing order.
+
+    (1/N) Σ_k |a_k − c_k| over the N points. In [0, 1/2]. Lower is better. At most twice the isotonic penalty.
+
+    Not a discrimination score. Reference: Benyamina and Jemelen, eq 8, 16, 17.
+
+    Examples:
+        >>> round(rearrangement_penalty(torch.tensor([1, 2, 3]), torch.tensor([1, 0, 1]), points=3).item(), 6)
+        0.111111
+    """
+    return rearrangement_penalty_of(accuracy_curve(uncertainty, correct, points))
 
 
 def reference_levels(

@@ -212,12 +212,6 @@ class PassStatistics:
         return self.read("predicted_deviation", "squared_predicted") / self.passes
 
     @property
-    def class_variance(self) -> Tensor:
-        """Population variance over passes of p_t(c), `[..., C]`, float64."""
-        shift = self.read("class_moments", "shift")
-        return variance(self.state["sum_p"], self.state["squared"], shift, self.passes)
-
-    @property
     def correct_per_pass(self) -> Tensor:
         """Correct predictions of each pass and group, `[..., passes, G]`, int64; group sizes are `group_sizes`."""
         self._require("correct", "correct")
@@ -228,6 +222,12 @@ class PassStatistics:
         """Examples per group, `[G]`."""
         self._require("correct", "correct")
         return self._members.sum(0).round().long()
+
+    @property
+    def class_variance(self) -> Tensor:
+        """Population variance over passes of p_t(c), `[..., C]`, float64."""
+        shift = self.read("class_moments", "shift")
+        return variance(self.state["sum_p"], self.state["squared"], shift, self.passes)
 
     def read(self, statistic: str, key: str | None = None) -> Tensor:
         """One tensor of the state.

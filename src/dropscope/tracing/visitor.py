@@ -19,6 +19,15 @@ class Point(NamedTuple):
     position: str
 
     @property
+    def address(self) -> str:
+        """As a placement writes it; the first call needs no number.
+
+        >>> Point("fc", 0, "output").address, Point("fc", 2, "output").address
+        ('fc@output', 'fc#2@output')
+        """
+        return f"{self.name}{f'#{self.call}' if self.call else ''}@{self.position}"
+
+    @property
     def site(self) -> tuple[str, int]:
         """Name and call: all positions of one site share their masks."""
         return self.name, self.call
@@ -27,15 +36,6 @@ class Point(NamedTuple):
     def place(self) -> tuple[str, str]:
         """Name and position, in every call."""
         return self.name, self.position
-
-    @property
-    def address(self) -> str:
-        """As a placement writes it; the first call needs no number.
-
-        >>> Point("fc", 0, "output").address, Point("fc", 2, "output").address
-        ('fc@output', 'fc#2@output')
-        """
-        return f"{self.name}{f'#{self.call}' if self.call else ''}@{self.position}"
 
 
 @dataclass(frozen=True)

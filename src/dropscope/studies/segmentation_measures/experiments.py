@@ -30,10 +30,10 @@ class Network:
     """A network to train, and the experiments that it serves."""
 
     name: str
+    experiments: tuple[Experiment, ...]
     n_train: int
     rate: float  # of the dropout that is on during training
     noise: str
-    experiments: tuple[Experiment, ...]
 
 
 def make_grid(n_train: Sequence[int], rates: Sequence[float], noises: Sequence[str]) -> list[Experiment]:
@@ -57,8 +57,8 @@ def plan_networks(experiments: Sequence[Experiment], dropout: str) -> list[Netwo
     """The networks that the experiments need: one each, or one per n_train where dropout is at inference only."""
     check_choice(dropout, "dropout", DROPOUT)
     if dropout == "training":
-        return [Network(e.name, e.n_train, e.rate, e.noise, (e,)) for e in experiments]
+        return [Network(e.name, (e,), e.n_train, e.rate, e.noise) for e in experiments]
     sizes = dict.fromkeys(e.n_train for e in experiments)
     return [
-        Network(f"n{n:03d}-plain", n, 0.0, "bernoulli", tuple(e for e in experiments if e.n_train == n)) for n in sizes
+        Network(f"n{n:03d}-plain", tuple(e for e in experiments if e.n_train == n), n, 0.0, "bernoulli") for n in sizes
     ]

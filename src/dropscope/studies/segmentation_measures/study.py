@@ -46,9 +46,9 @@ class Plan:
 
     options: Options
     preset: Preset  # with the wishes of the options in it
+    experiments: tuple[Experiment, ...]
     prepared: Prepared
     split: Split
-    experiments: tuple[Experiment, ...]
     units: tuple[Network, ...]
     work: Work
     workers: int
@@ -127,7 +127,7 @@ def plan(options: Options, *, show: bool | None = None) -> Plan:
         remarks.append(f"{sum(lost.values())} foreground voxels of {len(lost)} cases lie outside the region")
     remarks += prepared.about["remarks"]
     preset = replace(preset, n_train=tuple(sizes))
-    return Plan(options, preset, prepared, divided, tuple(experiments), tuple(units), work, workers, tuple(remarks))
+    return Plan(options, preset, tuple(experiments), prepared, divided, tuple(units), work, workers, tuple(remarks))
 
 
 def _divide(prepared: Prepared, preset: Preset, options: Options) -> tuple[Split, list[int], list[str]]:

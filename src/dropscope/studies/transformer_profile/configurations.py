@@ -26,8 +26,8 @@ MODES = ("config", "component")
 @dataclass(frozen=True)
 class Configuration:
     name: str
-    attention: float
-    ffn: float
+    attention: float = 0.0
+    ffn: float = 0.0
 
     @property
     def deterministic(self) -> bool:
@@ -35,7 +35,7 @@ class Configuration:
 
 
 CONFIGURATIONS = (
-    Configuration("deterministic", 0.0, 0.0),
+    Configuration("deterministic"),
     Configuration("baseline", 0.1, 0.1),
     Configuration("high_attention", 0.6, 0.1),
     Configuration("high_ffn", 0.1, 0.6),

@@ -7,7 +7,6 @@ over models and claims read the tables.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from dropscope import measures
 from dropscope.data import Batch, Data
-from dropscope.engine import LoopEngine, Session, open_session, rows_at_once
+from dropscope.engine import LoopEngine, Session, Tick, open_session, quiet, rows_at_once
 from dropscope.errors import AuditFailed, BadInput, Phrase
 from dropscope.injection import Audit, SiteMap
 from dropscope.model import Call
@@ -96,12 +95,7 @@ def bench(model: nn.Module, encoded: Encoded, device: torch.device, precision: s
 
 
 def evaluate(
-    on: Bench,
-    placement: Placement,
-    passes: int,
-    masks: str = "per_example",
-    seed: int = 42,
-    tick: Callable[[int], None] = lambda predictions: None,
+    on: Bench, placement: Placement, passes: int, masks: str = "per_example", seed: int = 42, tick: Tick = quiet
 ) -> Evaluation:
     """Audits the placement, runs the passes and counts.
 
@@ -141,15 +135,13 @@ def audit(on: Bench, placement: Placement, seed: int) -> Audit:
     return session.audit(resolved, placement)
 
 
-def accuracies(
-    on: Bench, placement: Placement, passes: int, masks: str, seed: int, tick: Callable[[int], None]
-) -> pd.DataFrame:
+def accuracies(on: Bench, placement: Placement, passes: int, masks: str, seed: int, tick: Tick) -> pd.DataFrame:
     """Run-level accuracies alone: pass, group, accuracy."""
     return _accuracies(on, _run(on, placement, passes, masks, seed, tick)[0])
 
 
 def _run(
-    on: Bench, placement: Placement, passes: int, masks: str, seed: int, tick: Callable[[int], None]
+    on: Bench, placement: Placement, passes: int, masks: str, seed: int, tick: Tick
 ) -> tuple[Tensor, list[PassStatistics]]:
     """Which item was right in which pass, `[passes, items]`, and the statistics of each batch.
 

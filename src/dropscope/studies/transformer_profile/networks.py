@@ -5,12 +5,12 @@ Owns which network serves which configuration (the two protocols, or a checkpoin
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pandas as pd
 from torch import nn
 
+from dropscope.engine import Tick, quiet
 from dropscope.errors import BadInput, Phrase
 from dropscope.injection import FIELDS
 from dropscope.loading import Checkpoint
@@ -77,18 +77,13 @@ def profile_model(plan: Plan, checkpoint: Checkpoint) -> None:
 
 
 def sensitivity_map(
-    on: Bench,
-    rate: float,
-    passes: int,
-    masks: str = "per_example",
-    seed: int = 42,
-    tick: Callable[[int], None] = lambda predictions: None,
+    on: Bench, rate: float, passes: int, masks: str = "per_example", seed: int = 42, tick: Tick = quiet
 ) -> pd.DataFrame:
     """Where each group is disturbed: noise in one site at a time, every layer × {attention weights, feed-forward}.
 
     A row per site and group: mean and std over passes of the run-level accuracy, and the accuracy without noise.
     """
-    plain = accuracies(on, Placement.none(), 1, masks, seed, lambda predictions: None).set_index("group").accuracy
+    plain = accuracies(on, Placement.none(), 1, masks, seed, quiet).set_index("group").accuracy
     rows, sites = [], layers_of(on.site_map)
     if sites:
         audit(on, Placement({site: rate for _, _, site in sites}), seed)

@@ -41,26 +41,29 @@ class Row5(NamedTuple):
     mc_std: float
 
 
-CHECKPOINTS = (
-    PublishedCheckpoint("bert-base-uncased", "bert", "encoder", 110),
-    PublishedCheckpoint("bert-large-uncased", "bert", "encoder", 336),
-    PublishedCheckpoint("prajjwal1/bert-tiny", "bert", "encoder", 4.4),
-    PublishedCheckpoint("roberta-base", "roberta", "encoder", 125),
-    PublishedCheckpoint("distilroberta-base", "roberta", "encoder", 82),
-    PublishedCheckpoint("deepset/roberta-base-squad2", "roberta", "encoder", 124, specialised=True),
-    PublishedCheckpoint("microsoft/deberta-v3-base", "deberta-v2", "encoder", 184),
-    PublishedCheckpoint("microsoft/deberta-v3-small", "deberta-v2", "encoder", 141),
-    PublishedCheckpoint("albert-base-v2", "albert", "encoder", 11.7),
-    PublishedCheckpoint("google/electra-base-discriminator", "electra", "encoder", 109),
-    PublishedCheckpoint("distilbert-base-uncased", "distilbert", "encoder", 66),
-    PublishedCheckpoint("SpanBERT/spanbert-base-cased", "bert", "encoder", 108, specialised=True),
-    PublishedCheckpoint("allenai/scibert_scivocab_uncased", "bert", "encoder", 110, specialised=True),
-    PublishedCheckpoint("sentence-transformers/all-MiniLM-L6-v2", "bert", "encoder", 22.7, specialised=True),
-    PublishedCheckpoint("gpt2", "gpt2", "decoder", 124),
-    PublishedCheckpoint("openai-community/gpt2-medium", "gpt2", "decoder", 355),
-    PublishedCheckpoint("distilgpt2", "gpt2", "decoder", 82),
-    PublishedCheckpoint("sshleifer/tiny-gpt2", "gpt2", "decoder", 0.1),
-    PublishedCheckpoint("EleutherAI/gpt-neo-125m", "gpt_neo", "decoder", 125),
+_SPECIALISED = (
+    "deepset/roberta-base-squad2",
+    "SpanBERT/spanbert-base-cased",
+    "allenai/scibert_scivocab_uncased",
+    "sentence-transformers/all-MiniLM-L6-v2",
+)
+_MILLIONS: tuple[tuple[str, str, dict[str, float]], ...] = (  # kind, family, and the parameters of its checkpoints
+    ("encoder", "bert", {"bert-base-uncased": 110, "bert-large-uncased": 336, "prajjwal1/bert-tiny": 4.4}),
+    ("encoder", "roberta", {"roberta-base": 125, "distilroberta-base": 82, "deepset/roberta-base-squad2": 124}),
+    ("encoder", "deberta-v2", {"microsoft/deberta-v3-base": 184, "microsoft/deberta-v3-small": 141}),
+    ("encoder", "albert", {"albert-base-v2": 11.7}),
+    ("encoder", "electra", {"google/electra-base-discriminator": 109}),
+    ("encoder", "distilbert", {"distilbert-base-uncased": 66}),
+    ("encoder", "bert", {"SpanBERT/spanbert-base-cased": 108, "allenai/scibert_scivocab_uncased": 110}),
+    ("encoder", "bert", {"sentence-transformers/all-MiniLM-L6-v2": 22.7}),
+    ("decoder", "gpt2", {"gpt2": 124, "openai-community/gpt2-medium": 355, "distilgpt2": 82}),
+    ("decoder", "gpt2", {"sshleifer/tiny-gpt2": 0.1}),
+    ("decoder", "gpt_neo", {"EleutherAI/gpt-neo-125m": 125}),
+)
+CHECKPOINTS = tuple(
+    PublishedCheckpoint(name, family, kind, millions, specialised=name in _SPECIALISED)
+    for kind, family, checkpoints in _MILLIONS
+    for name, millions in checkpoints.items()
 )
 TABLE_4 = {
     "deberta-v3-small": Row4(0.796, 0.922, 0.669, 0.0161, 0.0139, 0.0527),

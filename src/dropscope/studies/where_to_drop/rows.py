@@ -22,7 +22,8 @@ from dropscope.report import write_text
 from dropscope.studies.where_to_drop.tasks import Task
 
 PENALTIES = ("isotonic_penalty", "rearrangement_penalty", "running_minimum_penalty")
-JUDGED = ("isotonic_penalty", "rearrangement_penalty", "aurc")
+BOTH = ("isotonic_penalty", "rearrangement_penalty")  # the penalties that the paper defines
+JUDGED = (*BOTH, "aurc")
 PLAIN = "plain_entropy"  # the one plain pass that everything is compared with
 
 _KEPT = (*PENALTIES, "aurc", "augrc", "error_auroc", "error_auprc", "accuracy", "cost")

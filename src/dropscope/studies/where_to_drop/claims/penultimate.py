@@ -11,17 +11,9 @@ import pandas as pd
 
 from dropscope.analysis import effect_over_networks
 from dropscope.report import Claim, verdict_of_interval
-from dropscope.studies.where_to_drop.claims.verdicts import (
-    BOTH,
-    WORDS,
-    all_of,
-    by_test,
-    decide,
-    measured,
-    with_interval,
-)
+from dropscope.studies.where_to_drop.claims.verdicts import WORDS, all_of, by_test, decide, measured, with_interval
 from dropscope.studies.where_to_drop.published import published_for
-from dropscope.studies.where_to_drop.rows import JUDGED, StudyRows
+from dropscope.studies.where_to_drop.rows import BOTH, JUDGED, StudyRows
 from dropscope.studies.where_to_drop.tables import EARLY, alone_alone, alone_several, find_line
 
 

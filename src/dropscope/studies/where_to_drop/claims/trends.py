@@ -13,7 +13,6 @@ import pandas as pd
 
 from dropscope.report import Claim
 from dropscope.studies.where_to_drop.claims.verdicts import (
-    BOTH,
     MARGIN,
     UNDECIDED,
     WORDS,
@@ -25,7 +24,7 @@ from dropscope.studies.where_to_drop.claims.verdicts import (
     without_effect,
 )
 from dropscope.studies.where_to_drop.published import published_for
-from dropscope.studies.where_to_drop.rows import StudyRows
+from dropscope.studies.where_to_drop.rows import BOTH, StudyRows
 from dropscope.studies.where_to_drop.tables import BEFORE_AFTER, INPUT_AFTER, find_line
 
 

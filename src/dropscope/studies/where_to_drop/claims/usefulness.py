@@ -12,7 +12,6 @@ from dropscope.analysis import effect_over_networks, over_networks
 from dropscope.report import Claim, Verdict, verdict_of_interval
 from dropscope.studies.where_to_drop.claims.verdicts import (
     ALPHA,
-    BOTH,
     UNDECIDED,
     WORDS,
     all_of,
@@ -21,7 +20,7 @@ from dropscope.studies.where_to_drop.claims.verdicts import (
     decide,
     with_interval,
 )
-from dropscope.studies.where_to_drop.rows import PLAIN, StudyRows
+from dropscope.studies.where_to_drop.rows import BOTH, PLAIN, StudyRows
 from dropscope.studies.where_to_drop.tables import chosen, find_line
 
 

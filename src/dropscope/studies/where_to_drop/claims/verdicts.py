@@ -18,9 +18,8 @@ ALPHA = 0.05
 FACTOR = 2.0  # a published number is met within this factor
 MARGIN = 0.1  # "no effect": less than this share of the mean score
 
-# How claims name the scores they judge; both of the paper's penalties.
+# How claims name the scores they judge.
 WORDS = {"isotonic_penalty": "isotonic penalty", "rearrangement_penalty": "rearrangement penalty", "aurc": "AURC"}
-BOTH = ("isotonic_penalty", "rearrangement_penalty")
 
 UNDECIDED: Verdict = "cannot be decided"
 ONE_NETWORK = "one network, so no interval: a rule about networks needs two or more"
