@@ -249,6 +249,19 @@ class EngineContract:
         for number in range(len(engine.placements)):
             close(samples(engine, number, *ranges), samples(engine, number), 2e-6)
 
+    def test_samples_of_all_are_the_samples_of_every_batch(self, engine: Engine) -> None:
+        ticks: list[int] = []
+        for number in range(len(engine.placements)):
+            every = [
+                (batch, block)
+                for batch in engine.session.data.batches
+                for block in engine.samples(number, batch, range(PASSES))
+            ]
+            for (batch, block), (of, other) in zip(engine.samples_of_all(number, ticks.append), every, strict=True):
+                assert (batch is of, block.rows, block.first) == (True, other.rows, other.first)
+                close(block.probabilities, other.probabilities, 1e-6)
+        assert sum(ticks) == len(engine.placements) * PASSES * engine.session.data.n
+
     def test_it_equals_the_plain_loop(self, engine: Engine, whole: dict[int, dict[str, Tensor]], name: str) -> None:
         reference, slow = made(loop, name), everything(loop, name)
         for number in range(len(engine.placements)):

@@ -9,7 +9,6 @@ import pytest
 
 pytest.register_assert_rewrite("engine.contract")
 
-from dropscope.engine import loop as loop_module  # noqa: E402 - after the line above, for readable failures
 from dropscope.engine.engine import Engine  # noqa: E402
 from dropscope.engine.loop import LoopEngine  # noqa: E402
 from dropscope.engine.session import Session  # noqa: E402
@@ -34,13 +33,10 @@ class TestFoldedLoop(EngineContract):
 
     subjects: ClassVar[tuple[str, ...]] = ("bert", "gpt2", "deberta")
 
-    @pytest.fixture(autouse=True)
-    def _few_tokens_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(loop_module, "_CPU_TOKENS", 120)
-
     @staticmethod
     def build(session: Session, resolved: Sequence[ResolvedPlacement], passes: int) -> Engine:
-        return LoopEngine(session.with_data(session.data.length_sorted(lambda _: 2)), resolved, passes, fold=True)
+        in_pairs = session.with_data(session.data.length_sorted(lambda _: 2))
+        return LoopEngine(in_pairs, resolved, passes, fold=True, tokens=120)
 
     def test_passes_are_folded_and_texts_sorted(self, engine: Engine, name: str) -> None:
         lengths = [int(length) for batch in engine.session.data.batches for length in batch.lengths]

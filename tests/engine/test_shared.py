@@ -146,6 +146,37 @@ def _on(some: Any, batch: Any) -> Any:
     return replace(some, session=some.session.with_data(replace(some.session.data, batches=(batch,))))
 
 
+class _ShortOfMemory(SharedEngine):
+    """Runs out of memory at the end of its second, third and fifth block."""
+
+    blocks = 0
+
+    def _block(self, *asked: Any) -> Any:
+        made = super()._block(*asked)
+        self.blocks += 1
+        if self.blocks in (2, 3, 5):
+            raise torch.OutOfMemoryError("no more")
+        return made
+
+
+def test_out_of_memory_smaller_blocks_give_the_same_and_count_the_same() -> None:
+    session = open_session(zoo.cifar(), zoo.images(14), batch_size=8)
+    resolved = session.resolve(["conv2=.3,fc1=.5", "conv2=.3", "none", "fc1=.5"])
+
+    def means(kind: type[SharedEngine]) -> tuple[list[Tensor], int]:
+        engine, ticks = kind.build(session, resolved, 6, 64 * MIB), []
+        blocks = [list(engine.run(unit, {"sum_p"}, ticks.append)) for unit in engine.units()]
+        assert sum(ticks) == len(resolved) * 6 * session.data.n
+        assert min(ticks) >= 0
+        found = [torch.cat([kept.mean for block in unit for _, kept in block.chunks], 1) for unit in blocks]
+        return found, sum(map(len, blocks))
+
+    (expected, whole), (found, smaller) = means(SharedEngine), means(_ShortOfMemory)
+    assert smaller > whole
+    for mean, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(mean, other, atol=1e-6, rtol=0)
+
+
 # --- units ------------------------------------------------------------------------------------------------------------
 
 

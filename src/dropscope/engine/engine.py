@@ -91,6 +91,10 @@ class Engine(Protocol):
         """The passes themselves, of one placement on one batch; each example's come in order."""
         ...
 
+    def samples_of_all(self, number: int, tick: Tick = quiet) -> Iterator[tuple[Batch, PassBlock]]:
+        """Every pass on every batch, as `samples` gives them; noise is put into a model once for all of them."""
+        ...
+
     def equivalent(self, number: int) -> int:
         """The placement under whose number this one is computed: itself, or one that is equal by mathematics."""
         ...

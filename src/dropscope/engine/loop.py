@@ -47,11 +47,13 @@ class LoopEngine:
         fold: bool = False,
         may_wait: bool | None = None,
         memory: int | None = None,
+        tokens: int | None = None,
         reason: str = "",
     ) -> None:
         self.session, self.placements, self.passes = session, placements, passes
         self.fold = fold
         self.memory = memory  # bytes that forwards are sized by; what is free, if None
+        self.tokens = tokens  # of a folded forward, at most; what suits the device, if None
         # Noise may wait for the sum and the norm behind it where a library's code, and nobody's own, is the model.
         known = type(session.model).__module__.startswith("transformers.")
         self.may_wait = fold and known if may_wait is None else may_wait
@@ -87,7 +89,6 @@ class LoopEngine:
             yield from self._samples(noise, number, batch, passes, tick)
 
     def samples_of_all(self, number: int, tick: Tick = quiet) -> Iterator[tuple[Batch, PassBlock]]:
-        """Every pass on every batch, under noise that is put into the model once."""
         with self.session.disturbed(self.placements[number], may_wait=self.may_wait) as noise:
             for batch in self.session.data.batches:
                 for block in self._samples(noise, number, batch, range(self.passes), tick):
@@ -137,7 +138,7 @@ class LoopEngine:
         if not self.fold or not resolved or any(spec.layout.batch_dim is None for spec in resolved.values()):
             return 1
         width = int(batch.call.kwargs["attention_mask"].shape[1])
-        return max(1, rows_at_once(self.session.model, width, self.session.device, self.memory) // batch.n)
+        return max(1, rows_at_once(self.session.model, width, self.session.device, self.memory, self.tokens) // batch.n)
 
     def equivalent(self, number: int) -> int:
         return number
@@ -152,13 +153,16 @@ class LoopEngine:
         return summarise_loop(self, self.reason)
 
 
-def rows_at_once(model: nn.Module, length: int, device: torch.device, memory: int | None = None) -> int:
+def rows_at_once(
+    model: nn.Module, length: int, device: torch.device, memory: int | None = None, tokens: int | None = None
+) -> int:
     """How many (pass, text) pairs of so many tokens fit: within memory, and within what pays."""
     config: Any = getattr(model, "config", None)
     hidden = int(getattr(config, "hidden_size", 768))
     heads = int(getattr(config, "num_attention_heads", 12))
     row = 4 * length * (_LIVE_STATES * hidden + _LIVE_MAPS * heads * length)
-    tokens = _CUDA_TOKENS if device.type == "cuda" else _CPU_TOKENS
+    if tokens is None:
+        tokens = _CUDA_TOKENS if device.type == "cuda" else _CPU_TOKENS
     budget = free_bytes(device) if memory is None else memory
     return max(1, min(tokens // length, budget // row))
 

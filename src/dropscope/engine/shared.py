@@ -54,6 +54,27 @@ class Forest:
     named: Mapping[int, list[int]]  # leaf → the placements computed there; −1 for the plain ones
 
 
+class _Ticks:
+    """Counts a prediction once: what a block made before memory ran out is made again, and not told again."""
+
+    def __init__(self, tick: Tick) -> None:
+        self._tick = tick
+        self._made = self._lost = 0
+
+    def __call__(self, predictions: int) -> None:
+        told = min(predictions, self._lost)
+        self._lost -= told
+        self._made += predictions
+        self._tick(predictions - told)
+
+    def keep(self) -> None:
+        self._made = 0
+
+    def lose(self) -> None:
+        self._lost += self._made
+        self._made = 0
+
+
 class SharedEngine:
     """Placements planned as a tree. Made by `build`, which raises `CaptureFailed` where it cannot run."""
 
@@ -252,15 +273,18 @@ class SharedEngine:
         return self._tails[key]
 
     def run(self, unit: WorkUnit, needs: Collection[str], tick: Tick = quiet) -> Iterator[StatisticsBlock]:
+        ticks = _Ticks(tick)
         for batch in self.session.data.batches:
             forest, begin = self.forests(batch)[unit.forest], 0
             while begin < batch.n:
                 examples = _examples(batch, begin, begin + forest.blocks.examples)
                 try:
-                    block = self._block(unit, forest, examples, needs, tick)
+                    block = self._block(unit, forest, examples, needs, ticks)
                 except torch.OutOfMemoryError as error:
+                    ticks.lose()
                     forest = self._halved(batch, unit.forest, error)
                     continue
+                ticks.keep()
                 yield block
                 begin += examples.n
 
@@ -304,6 +328,11 @@ class SharedEngine:
                         p = torch.cat([leaves[0] for _, leaves in made])
                 yield PassBlock(rows, first, p)
                 tick(examples.n * len(numbers))
+
+    def samples_of_all(self, number: int, tick: Tick = quiet) -> Iterator[tuple[Batch, PassBlock]]:
+        for batch in self.session.data.batches:
+            for block in self.samples(number, batch, range(self.passes), tick):
+                yield batch, block
 
     def _block(
         self, unit: WorkUnit, forest: Forest, batch: Batch, needs: Collection[str], tick: Tick

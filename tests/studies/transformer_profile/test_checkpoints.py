@@ -201,9 +201,8 @@ def test_a_batch_of_long_texts_holds_fewer_of_them(folder: Path) -> None:
 def test_plain_passes_that_differ_are_seen_also_where_each_runs_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "_CPU_TOKENS", 1)  # one pass of one item at a time
     checkpoint, found = items_of(folder)
-    on = bench(load_network(checkpoint, 2, 0), found, CPU)
+    on = bench(load_network(checkpoint, 2, 0), found, CPU, tokens=1)  # one pass of one item at a time
     assert evaluate(on, Placement.none(), 3).passes.accuracy.groupby(lambda i: i // 3).nunique().eq(1).all()
     probabilities = loop.probabilities
     calls = iter(range(10_000))

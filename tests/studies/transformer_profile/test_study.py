@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 import dropscope as ds
 from dropscope.cli import app
 from dropscope.data.batches import PADDING
-from dropscope.engine import loop
 from dropscope.errors import AuditFailed
 from dropscope.injection.families import FIELDS, with_rates
 from dropscope.injection.resolution import resolve
@@ -86,8 +85,8 @@ def encoded(folder: Path, family: str, split: str = "test") -> Encoded:
     return found
 
 
-def ready(folder: Path, family: str) -> Bench:
-    return bench(load_network(checkpoint_of(folder / family), 2, 0), encoded(folder, family), CPU)
+def ready(folder: Path, family: str, tokens: int | None = None) -> Bench:
+    return bench(load_network(checkpoint_of(folder / family), 2, 0), encoded(folder, family), CPU, tokens=tokens)
 
 
 def placement(on: Bench, mode: str = "config", number: int = 1) -> Placement:
@@ -318,11 +317,8 @@ def test_the_study_names_the_papers_checkpoints() -> None:
 @pytest.mark.parametrize("masks", ["per_example", "per_pass"])
 @pytest.mark.parametrize(("family", "mode"), [("bert", "config"), ("gpt2", "config"), ("deberta-v2", "config"),
                                               ("albert", "component"), ("gpt-neo", "component")])  # fmt: skip
-def test_folded_passes_equal_the_plain_loop(
-    folder: Path, family: str, mode: str, masks: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "_CPU_TOKENS", 300)  # some passes of a batch at a time, not all
-    on = ready(folder, family)
+def test_folded_passes_equal_the_plain_loop(folder: Path, family: str, mode: str, masks: str) -> None:
+    on = ready(folder, family, tokens=300)  # some passes of a batch at a time, not all
     chosen = placement(on, mode, 4)
     found = torch.full((7, len(on.encoded.tokens), 2), torch.nan)
     engine, chunks = on.engine(chosen, 7, masks, 3), 0

@@ -36,6 +36,7 @@ class Bench:
     encoded: Encoded
     session: Session  # its data are the items in length-sorted batches, on the device
     audited: Data  # a few items
+    tokens: int | None = None  # of one forward, at most; what suits the device, if None
 
     @property
     def model(self) -> nn.Module:
@@ -61,7 +62,7 @@ class Bench:
     def engine(self, placement: Placement, passes: int, masks: str, seed: int) -> LoopEngine:
         """The loop with passes folded into the batch: capturing each of 95 configurations would cost more."""
         session = replace(self.session, masks=masks, seed=seed)
-        return LoopEngine(session, session.resolve([placement]), passes, fold=True)
+        return LoopEngine(session, session.resolve([placement]), passes, fold=True, tokens=self.tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +77,9 @@ class Evaluation:
     difference: tuple[float, float] = (0.0, 0.0)  # |p in bf16 − p in fp32| under the same masks: mean, largest
 
 
-def bench(model: nn.Module, encoded: Encoded, device: torch.device, precision: str = "fp32") -> Bench:
+def bench(
+    model: nn.Module, encoded: Encoded, device: torch.device, precision: str = "fp32", tokens: int | None = None
+) -> Bench:
     """The model on its device, its sites, and its items in length-sorted batches.
 
     In `bf16` a shadow runs the passes: what that changes is measured against the model, never assumed.
@@ -90,8 +93,8 @@ def bench(model: nn.Module, encoded: Encoded, device: torch.device, precision: s
     middle = sorted(range(len(encoded.tokens)), key=lambda i: abs(len(encoded.tokens[i]) - median))[:_AUDITED]
     few = encoded.data(middle)
     session = open_session(model, few, device=device, precision=precision)
-    items = encoded.data().length_sorted(lambda length: rows_at_once(model, length, device))
-    return Bench(encoded, session.with_data(items.on(device)), few)
+    items = encoded.data().length_sorted(lambda length: rows_at_once(model, length, device, tokens=tokens))
+    return Bench(encoded, session.with_data(items.on(device)), few, tokens)
 
 
 def evaluate(
@@ -120,7 +123,9 @@ def difference(on: Bench, placement: Placement, passes: int, masks: str, seed: i
     if on.session.half is None:
         return 0.0, 0.0
     half = on.engine(placement, passes, masks, seed)
-    single = LoopEngine(replace(half.session, half=None), half.placements, passes, fold=True, may_wait=False)
+    single = LoopEngine(
+        replace(half.session, half=None), half.placements, passes, fold=True, may_wait=False, tokens=on.tokens
+    )
 
     def flat(engine: LoopEngine) -> Tensor:
         return torch.cat([block.probabilities.flatten() for _, block in engine.samples_of_all(0)])
