@@ -104,14 +104,13 @@ def run_demo(out: str | Path = "dropscope-demo", passes: int = 100, say: Callabl
 
 def _table(run: Run) -> str:
     """The best rows beside the one-pass baselines."""
-    columns = ["placement", "measure", "accuracy", "aurc", "aurc_low", "aurc_high", "isotonic_penalty", "cost"]
     names = f"   {'placement':<34} {'measure':<22} {'accuracy↑':>9} {'AURC↓':>7}"
     lines = [names + f" {'95 % interval':>16} {'isotonic↓':>9} {'cost↓':>6}"]
     lines += [
         f"   {row.placement:<34} {row.measure:<22} {row.accuracy:>9.3f} {row.aurc:>7.4f} "
-        f"{f'{row.aurc_low:.4f}–{row.aurc_high:.4f}':>16} {row.isotonic_penalty:>9.4f} {row.cost:>5.0f}×"
-        for table in (run.best("aurc", 5), run.baseline)
-        for row in table[columns].itertuples(index=False)
+        f"{f'{row.low:.4f}–{row.high:.4f}':>16} {row.isotonic_penalty:>9.4f} {row.cost:>5.0f}×"
+        for table in (run.best("aurc", 5), run.with_intervals(run.baseline))
+        for row in table.itertuples(index=False)
     ]
     level = run.levels["isotonic_penalty"]
     levels = f"of a random measure: {level['random']:.4f}, of a truly monotone one: {level['monotone']:.4f}"

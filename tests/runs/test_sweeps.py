@@ -138,28 +138,46 @@ def test_random_placements(texts: Any, memory: str, label: str, masks: str) -> N
 
 def test_finalists_have_examples_intervals_and_paired_differences() -> None:
     run = ds.sweep(net(), [f"0={r}" for r in (0.1, 0.3, 0.5, 0.7)], data(), passes=5, keep="top:3")
-    kept = run.rows.dropna(subset=["aurc_low"])
-    assert len(kept) == 3
-    assert set(kept.index) == set(run.best("aurc", 3).index)
-    assert ((kept.aurc_low <= kept.aurc) & (kept.aurc <= kept.aurc_high)).all()
-    assert kept.aurc_minus_baseline_low.notna().all()
+    best = run.best("aurc", 3)
+    kept = run.intervals[run.intervals.placement != "none"]
+    assert set(zip(kept.placement, kept.measure, strict=True)) == set(zip(best.placement, best.measure, strict=True))
+    assert len(kept) == 3 * (len(RANKING) + 1)
+    assert ((best.low <= best.aurc) & (best.aurc <= best.high)).all()
+    assert kept.minus_single_pass_low.notna().all()
+    both_ways = best.merge(kept[kept.score == "aurc"], on=["placement", "measure"])
+    assert both_ways["value"].tolist() == best.aurc.tolist()
+    assert both_ways.minus_single_pass.tolist() == best.aurc_minus_single_pass.tolist()
     groups = run.examples.groupby(["placement", "measure"])
     assert len(groups) == 3 + 3
     assert (groups.size() == 40).all()
-    entropy = run.baseline[run.baseline.measure == "plain_entropy"].iloc[0]
-    assert (entropy.aurc_minus_baseline_low, entropy.aurc_minus_baseline_high) == (0.0, 0.0)
+    entropy = run.intervals[run.intervals.measure == "plain_entropy"]
+    assert not entropy[["minus_single_pass", "minus_single_pass_low", "minus_single_pass_high"]].any(axis=None)
     for (placement, measure), group in groups:
         if placement != "none":
             table = ds.uncertainty(net(), placement, data(), passes=5, measures=[measure])
             np.testing.assert_allclose(group.uncertainty, table[measure], atol=1e-6)
 
 
+def test_rows_have_the_columns_that_people_read() -> None:
+    run = ds.sweep(net(), ["0=.5", "none"], data(), passes=3, keep="none")
+    assert list(run.rows.columns) == [
+        "placement", "measure", "accuracy", "aurc", "aurc_minus_single_pass", "augrc", "error_auroc", "error_auprc",
+        "isotonic_penalty", "rearrangement_penalty", "running_minimum_penalty", "excess_aurc", "cost", "equivalent_to",
+    ]  # fmt: skip
+    assert list(run.baseline.columns) == list(run.rows.columns)[:-1]
+    plain = float(run.baseline.aurc[run.baseline.measure == "plain_entropy"].iloc[0])
+    for table in (run.rows, run.baseline):
+        assert table.aurc_minus_single_pass.tolist() == [value - plain for value in table.aurc]
+    of_none = run.rows[(run.rows.placement == "none") & (run.rows.measure == "predictive_entropy")]
+    assert of_none.aurc_minus_single_pass.iloc[0] == pytest.approx(0, abs=1e-9)
+
+
 def test_keep_all_and_none() -> None:
     everything = ds.sweep(net(), ["0=.5", "2=.5"], data(), passes=3, keep="all")
-    assert everything.rows.aurc_low.notna().all()
+    assert everything.with_intervals(everything.rows).low.notna().all()
     nothing = ds.sweep(net(), ["0=.5", "2=.5"], data(), passes=3, keep="none")
-    assert "aurc_low" not in nothing.rows or nothing.rows.aurc_low.isna().all()
-    assert nothing.baseline.aurc_low.notna().all()
+    assert nothing.best().low.isna().all()
+    assert nothing.with_intervals(nothing.baseline).low.notna().all()
     assert set(nothing.examples.placement) == {"none"}
 
 
@@ -167,7 +185,7 @@ def test_groups_are_resampled_whole() -> None:
     alone = ds.sweep(net(), ["0=.5"], data(), passes=3, keep="all")
     grouped = ds.sweep(net(), ["0=.5"], data(), passes=3, keep="all", groups=[i // 8 for i in range(40)])
     equal(alone.rows, grouped.rows, 0)
-    assert not np.allclose(alone.rows.aurc_low, grouped.rows.aurc_low)
+    assert not np.allclose(alone.intervals.low, grouped.intervals.low)
 
 
 def test_equivalent_placements_are_computed_once_and_named() -> None:
@@ -177,8 +195,9 @@ def test_equivalent_placements_are_computed_once_and_named() -> None:
     assert set(equivalent.placement) == {"0@after_activation=0.5", "0@output=0.5"}
     assert set(equivalent.equivalent_to) == {"0@before_activation=0.5"}
     assert run.rows.placement.unique().tolist() == [str(ds.Placement(t)) for t in texts]
-    kept = ds.sweep(net(), texts, data(), passes=4, keep="all", progress=False).rows.set_index(["placement", "measure"])
-    for name in ("aurc_low", "aurc_high", "aurc_minus_baseline_low"):  # the same numbers, so the same intervals
+    kept = ds.sweep(net(), texts, data(), passes=4, keep="all", progress=False).intervals
+    kept = kept[kept.score == "aurc"].set_index(["placement", "measure"])
+    for name in ("value", "low", "high", "minus_single_pass_low"):  # the same numbers, so the same intervals
         of_the_other, of_itself = (kept[name][f"0@{where}=0.5"] for where in ("output", "before_activation"))
         assert of_the_other.notna().all()
         assert of_the_other.tolist() == of_itself.tolist()
@@ -320,7 +339,7 @@ def test_one_placement_needs_no_list() -> None:
 
 
 def test_negative_seeds_have_intervals_too() -> None:
-    assert ds.sweep(net(), ["0=0.5"], data(), passes=2, seed=-7).rows.aurc_low.notna().all()
+    assert ds.sweep(net(), ["0=0.5"], data(), passes=2, seed=-7).best().low.notna().all()
 
 
 def test_best_by_a_score_that_was_not_asked_for() -> None:

@@ -51,7 +51,7 @@ def print_plan(plan: dict[str, Any], noise: list[dict[str, Any]], as_json: bool)
 
 
 def print_rows(rows: pd.DataFrame, objective: str) -> None:
-    """Rows with the objective's interval. An arrow says which direction is better."""
+    """Rows with the intervals of the objective. An arrow says which direction is better."""
     from dropscope.scores import TABLE as SCORES
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -64,7 +64,7 @@ def print_rows(rows: pd.DataFrame, objective: str) -> None:
         table.add_column(title, justify="right", no_wrap=True)
     for row in rows.to_dict("records"):
         scores = [f"{row[name]:.4f}" for name in ("accuracy", *score_names)]
-        interval = f"{row[f'{objective}_low']:.4f}–{row[f'{objective}_high']:.4f}"
+        interval = f"{row['low']:.4f}–{row['high']:.4f}"
         table.add_row(row["placement"], row["measure"], *scores, interval, f"{row['cost']:.1f}×")
     stdout().print(table)
 

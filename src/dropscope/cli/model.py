@@ -141,14 +141,14 @@ def sweep(
         print_json(asdict(plan)) if as_json else stdout().print(str(plan), soft_wrap=True)
         return
     run = run_sweep(loaded.module, placements, dataset, passes, objective=objective, progress=None, **options)
-    best = run.best(objective, 10)
+    best, baseline = run.best(objective, 10), run.with_intervals(run.baseline, objective)
     if as_json:
-        answer = {"best": records(best), "baseline": records(run.baseline), "levels": run.levels}
+        answer = {"best": records(best), "baseline": records(baseline), "levels": run.levels}
         print_json({**answer, "engine": run.engine, "folder": None if run.folder is None else str(run.folder)})
         return
     import pandas as pd
 
-    print_rows(pd.concat([best, run.baseline]), objective)
+    print_rows(pd.concat([best, baseline]), objective)
     levels = run.levels["isotonic_penalty"]
     stdout().print(
         f"isotonic penalty of a random measure {levels['random']:.4f}, of a monotone one {levels['monotone']:.4f}"

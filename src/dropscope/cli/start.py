@@ -44,7 +44,8 @@ def demo(
     lines: list[str] = []
     run = run_demo(out, passes, lines.append if as_json else lambda line: stdout().print(line, soft_wrap=True))
     if as_json:
-        print_json({"best": records(run.best("aurc", 5)), "baseline": records(run.baseline), "text": lines})
+        baseline = run.with_intervals(run.baseline)
+        print_json({"best": records(run.best("aurc", 5)), "baseline": records(baseline), "text": lines})
 
 
 @app.command()

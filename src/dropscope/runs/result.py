@@ -10,6 +10,7 @@ import pandas as pd
 
 from dropscope import scores
 from dropscope.checks import check_choice
+from dropscope.runs.finalists import INTERVAL
 
 RANKING = tuple(name for name, score in scores.TABLE.items() if score.takes == "ranking")
 
@@ -19,10 +20,12 @@ class Run:
     """What a sweep found.
 
     Attributes:
-        rows: A row per placement and measure: accuracy, every score, cost, and for the finalists intervals and paired
-            differences to one plain pass. `equivalent_to` names the placement that was computed instead, where two are
-            equal by mathematics.
+        rows: A row per placement and measure: accuracy, every score, `aurc_minus_single_pass` (AURC less that of one
+            plain pass ranked by its entropy: below 0 is better) and cost. `equivalent_to` names the placement that was
+            computed instead, where two are equal by mathematics.
         baseline: The measures of one plain pass, scored on the same examples.
+        intervals: A row per finalist or baseline and score: `value`, its 95 % interval `low` to `high`,
+            `minus_single_pass` (the difference to one plain pass) and the interval of that, paired by example.
         examples: Per-example uncertainty and correctness of the finalists and the baseline.
         spec: What identifies the run: data, weights, code, placements, seed.
         engine: The engine that ran: "shared" or "loop".
@@ -41,6 +44,7 @@ class Run:
 
     rows: pd.DataFrame
     baseline: pd.DataFrame
+    intervals: pd.DataFrame
     examples: pd.DataFrame
     spec: dict[str, Any]
     engine: str
@@ -56,11 +60,29 @@ class Run:
             count: How many rows.
 
         Returns:
-            Rows of `rows`, the best first.
+            Rows of `rows`, the best first, with the intervals of that score where they are known.
 
         Raises:
             BadInput: For a score that the rows do not have.
         """
         check_choice(score, "score", [name for name in RANKING if name in self.rows])
         rising = scores.TABLE[score].direction == "lower"
-        return self.rows.sort_values(score, ascending=rising, kind="stable").head(count)
+        return self.with_intervals(self.rows.sort_values(score, ascending=rising, kind="stable").head(count), score)
+
+    def with_intervals(self, table: pd.DataFrame, score: str = "aurc") -> pd.DataFrame:
+        """Rows with the intervals of one score.
+
+        Args:
+            table: Rows of `rows` or `baseline`.
+            score: A score that they have, or "accuracy".
+
+        Returns:
+            The rows with columns `low` and `high` (95 % interval of the score), `minus_single_pass_low` and
+            `minus_single_pass_high` (of its difference to one plain pass); NaN where none are kept.
+
+        Raises:
+            BadInput: For a score that the rows do not have.
+        """
+        check_choice(score, "score", list(self.intervals.score.unique()))
+        found = self.intervals[self.intervals.score == score][["placement", "measure", *INTERVAL]]
+        return table.join(found.set_index(["placement", "measure"]), on=["placement", "measure"])

@@ -18,7 +18,7 @@ from dropscope import measures, scores
 from dropscope.engine import Engine, Session, Tick, WorkUnit, precise, quiet
 from dropscope.measures import Measure
 from dropscope.placement import Placement
-from dropscope.runs.finalists import values_table
+from dropscope.runs.finalists import AGAINST, values_table
 
 _SCORED_AT_ONCE = 1 << 26  # values sorted at once
 _BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -26,6 +26,19 @@ _BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "plain_entropy": measures.plain_entropy,
     "plain_margin": measures.plain_margin,
 }
+# As people read them: what it is, whether it helps, the other scores, what it costs.
+_COLUMNS = (
+    "placement", "measure", "accuracy", "aurc", "aurc_minus_single_pass", "augrc", "error_auroc", "error_auprc",
+    "isotonic_penalty", "rearrangement_penalty", "running_minimum_penalty", "excess_aurc", "cost", "equivalent_to",
+)  # fmt: skip
+
+
+def beside_single_pass(rows: pd.DataFrame, baseline: pd.DataFrame) -> pd.DataFrame:
+    """Rows with their AURC less that of one plain pass (below 0 is better), columns in the order people read them."""
+    if "aurc" in rows:
+        plain = float(baseline.aurc[baseline.measure == AGAINST].iloc[0])
+        rows = rows.assign(aurc_minus_single_pass=rows.aurc - plain)
+    return rows[[name for name in _COLUMNS if name in rows]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from dropscope.model import code_fingerprint, digest, weights_fingerprint
 from dropscope.progress import track
 from dropscope.runs.finalists import interval_table, select_finalists
 from dropscope.runs.result import Run
-from dropscope.runs.rows import RowMaker
+from dropscope.runs.rows import RowMaker, beside_single_pass
 from dropscope.runs.store import Store, ordered_rows
 
 
@@ -74,18 +74,17 @@ def run_job(job: Job, store: Store | None, keep: int | None, objective: str, *, 
     baseline = maker.baseline()
     examples = maker.examples(select_finalists(rows, keep, objective))
     data, device = maker.session.data, maker.session.device
-    intervals = interval_table(examples, maker.scores, data.groups, maker.session.seed, device, show=show)
-    # A placement that is equal to another has the intervals of the one that was computed.
-    rows = rows.assign(computed=rows.equivalent_to.fillna(rows.placement))
-    of_rows = intervals.rename(columns={"placement": "computed"})
-    rows = rows.merge(of_rows, on=["computed", "measure"], how="left", validate="m:1").drop(columns="computed")
-    baseline = baseline.merge(intervals, on=["placement", "measure"], how="left", validate="1:1")
+    scored = pd.concat([rows, baseline], ignore_index=True)
+    intervals = interval_table(examples, scored, maker.scores, data.groups, maker.session.seed, device, show=show)
+    rows, baseline = (beside_single_pass(table, baseline) for table in (rows, baseline))
     if store is not None:
         store.write_table("baseline", baseline)
         store.write_table("examples", examples)
+        store.write_table("intervals", intervals)
     levels = scores.reference_levels(float(baseline.accuracy.iloc[0]), data.n)
     seconds = maker.seconds | {"passes, scores and rows": ran - started, "finalists": time.monotonic() - ran}
-    return Run(rows, baseline, examples, spec, maker.engine.name, store.folder if store else None, levels, seconds)
+    folder = store.folder if store else None
+    return Run(rows, baseline, intervals, examples, spec, maker.engine.name, folder, levels, seconds)
 
 
 def _rows(job: Job, store: Store | None, *, show: bool | None) -> pd.DataFrame:

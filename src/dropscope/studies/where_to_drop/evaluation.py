@@ -19,7 +19,7 @@ from dropscope.placement import Placement, PlacementGrid
 from dropscope.runs import Run, sample, sweep, uncertainty
 from dropscope.studies.where_to_drop.curves import curve_placements
 from dropscope.studies.where_to_drop.presets import Preset
-from dropscope.studies.where_to_drop.rows import NetworkResult
+from dropscope.studies.where_to_drop.rows import NetworkResult, with_aurc_intervals
 from dropscope.studies.where_to_drop.tasks import Task
 
 _FRESH_SEED = 1  # the choice is made under seed 0: the report sees other masks
@@ -45,7 +45,8 @@ class Evaluation:
         inputs = self._sweep_inputs(net, folder)
         chosen = self._choose(net, folder)
         curves = self._curves(net)
-        return NetworkResult(name, accuracy, full.rows, full.baseline, full.levels, curves, inputs, chosen)
+        rows = with_aurc_intervals(full)
+        return NetworkResult(name, accuracy, rows, full.baseline, full.levels, curves, inputs, chosen)
 
     def _sweep(self, net: nn.Module, grid: Sequence[Placement], out: Path, keep: str) -> Run:
         """A sweep on the test examples."""

@@ -19,6 +19,7 @@ from dropscope.analysis import with_quantities, without_equivalents
 from dropscope.atomic import atomic_write, read_json
 from dropscope.errors import BadInput, Phrase
 from dropscope.report import write_text
+from dropscope.runs import Run
 from dropscope.studies.where_to_drop.tasks import Task
 
 PENALTIES = ("isotonic_penalty", "rearrangement_penalty", "running_minimum_penalty")
@@ -92,6 +93,12 @@ class StudyRows:
         """Which rows mask this layer and no other."""
         table = self.rows if rows is None else rows
         return (table["n_layers"] == 1) & (table[f"rate_{layer}"] > 0)
+
+
+def with_aurc_intervals(run: Run) -> pd.DataFrame:
+    """Rows of a sweep, those of the finalists with the interval of their AURC's difference to one plain pass."""
+    ends = ["minus_single_pass_low", "minus_single_pass_high"]
+    return run.rows.assign(**dict(zip(_INTERVALS, run.with_intervals(run.rows)[ends].to_numpy().T, strict=True)))
 
 
 def join_results(task: Task, results: Sequence[NetworkResult]) -> StudyRows:
