@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from dropscope.errors import AuditFailed, BadInput, DropscopeError, MissingExtra
     from dropscope.injection import Audit, Noise, Site, Watch, audit, find_sites, injected, watch
     from dropscope.placement import Placement, PlacementGrid, PlacementSpace
-    from dropscope.runs import Run, maps, plan_sweep, sample, sweep, uncertainty
+    from dropscope.runs import Run, maps, open_run, plan_sweep, sample, sweep, uncertainty
 
 _ROOMS = {
     "engine": ("PlanSummary",),
     "errors": ("AuditFailed", "BadInput", "DropscopeError", "MissingExtra"),
     "injection": ("Audit", "Noise", "Site", "Watch", "audit", "find_sites", "injected", "watch"),
     "placement": ("Placement", "PlacementGrid", "PlacementSpace"),
-    "runs": ("Run", "maps", "plan_sweep", "sample", "sweep", "uncertainty"),
+    "runs": ("Run", "maps", "open_run", "plan_sweep", "sample", "sweep", "uncertainty"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -48,6 +48,7 @@ __all__ = [
     "injected",
     "maps",
     "measures",
+    "open_run",
     "plan_sweep",
     "sample",
     "scores",

@@ -1,0 +1,97 @@
+"""Finished runs read from their folders again: `open_run` for one, or for several that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from dropscope import scores
+from dropscope.errors import BadInput, Phrase
+from dropscope.model import digest
+from dropscope.runs.result import Run
+from dropscope.runs.rows import beside_single_pass
+from dropscope.runs.store import Store
+
+# What may differ between runs that are read as one: both engines and all devices give the same rows to 1e-4.
+_MAY_DIFFER = ("placements", "count", "engine", "device")
+
+
+def open_run(*folders: str | Path) -> Run:
+    """Reads a finished run from its folder; several folders are read as one run.
+
+    Several folders must have the same data, weights, passes, seed and settings, and may differ in their placements. A
+    placement that is in two of them is read from the first.
+
+    Args:
+        folders: What `sweep` was given as `out`.
+
+    Returns:
+        The `Run`, as `sweep` returned it, without `seconds`. Of several folders, its `folder` is None.
+
+    Raises:
+        BadInput: For a folder that holds no finished run, or folders that do not belong together.
+
+    Examples:
+        >>> import tempfile, torch
+        >>> from dropscope import sweep
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.ReLU(), torch.nn.Linear(64, 3))
+        >>> data = torch.randn(40, 4), torch.randint(0, 3, (40,))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     runs = [sweep(net, [text], data, passes=5, out=f"{folder}/{text}") for text in ("0=0.2", "0=0.5")]
+        ...     both = open_run(f"{folder}/0=0.2", f"{folder}/0=0.5")
+        >>> list(both.rows.placement.unique()), len(both.rows) == sum(len(run.rows) for run in runs)
+        (['0=0.2', '0=0.5'], True)
+    """
+    if not folders:
+        raise BadInput("folders must name at least one folder", "folders", (), "pass what sweep was given as out")
+    runs = [_read(Path(folder)) for folder in folders]
+    for run in runs[1:]:
+        _check_kin(runs[0], run)
+    return runs[0] if len(runs) == 1 else _merged(runs)
+
+
+def _read(folder: Path) -> Run:
+    store = Store(folder)
+    spec = store.read_spec()["spec"]
+    baseline, intervals, examples = (store.read_table(name) for name in ("baseline", "intervals", "examples"))
+    rows = store.read_rows()
+    found = rows.placement.nunique()
+    if baseline is None or intervals is None or examples is None or found < spec["count"]:
+        received = Phrase(f"{folder} with {found} of {spec['count']} placements")
+        if found == spec["count"]:
+            received = Phrase(f"{folder} without intervals.parquet, which older versions do not write")
+        remedy = "run the same sweep with out= this folder again: it does only what is missing"
+        raise BadInput("folder must hold a finished run", "folder", received, remedy)
+    levels = scores.reference_levels(float(baseline.accuracy.iloc[0]), spec["examples"])
+    return Run(beside_single_pass(rows, baseline), baseline, intervals, examples, spec, spec["engine"], folder, levels)
+
+
+def _check_kin(first: Run, other: Run) -> None:
+    """Refuses runs whose rows cannot be compared."""
+    names = sorted({*first.spec, *other.spec} - {*_MAY_DIFFER})
+    differing = [name for name in names if first.spec.get(name) != other.spec.get(name)]
+    if differing:
+        received = Phrase(f"other {', '.join(differing)} in {other.folder} than in {first.folder}")
+        what = "folders must hold runs of the same data, weights and settings"
+        raise BadInput(what, "folders", received, "open them one by one")
+
+
+def _merged(runs: Sequence[Run]) -> Run:
+    """One run of all placements, each as the first run has it."""
+    tables = {name: _joined([getattr(run, name) for run in runs]) for name in ("rows", "intervals", "examples")}
+    placements = [str(text) for text in tables["rows"].placement.unique()]
+    spec = runs[0].spec | {"placements": digest(placements), "count": len(placements)}
+    engine = " and ".join(dict.fromkeys(run.engine for run in runs))
+    return replace(runs[0], **tables, spec=spec, engine=engine, folder=None)
+
+
+def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The tables below each other; what several say of one placement and measure, as the first says it."""
+    every = pd.concat(tables, ignore_index=True)
+    number = pd.Series(np.repeat(range(len(tables)), [len(table) for table in tables]))
+    first = number.groupby([every.placement, every.measure]).transform("min")
+    return every[number == first].reset_index(drop=True)
