@@ -6,11 +6,12 @@ Owns the description. It runs nothing except one small block, to know how fast t
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dropscope.display import LINES, Table, cut
 from dropscope.engine.cost import bytes_of, multiply_adds
 from dropscope.engine.session import precise
 from dropscope.engine.tree import Plan
@@ -19,6 +20,8 @@ from dropscope.progress import format_count
 if TYPE_CHECKING:
     from dropscope.engine.loop import LoopEngine
     from dropscope.engine.shared import Forest, SharedEngine
+
+_SHOWN = 3  # lines of the tree in a short form
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,27 @@ class PlanSummary:
         )
         lines.append(f"memory for values: {self.memory / 2**20:.0f} MiB; expected time: {self.seconds:.1f} s")
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        kept = replace(self, reason=cut(self.reason, 100), tree=self.tree[:_SHOWN], merged=self.merged[:1])
+        lines = str(kept).splitlines()
+        hidden = len(str(self).splitlines()) - len(lines)
+        if hidden:
+            lines.insert(2 + _SHOWN, f"  … and {hidden} more lines: print the plan")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        work = f"{self.placements} placements × {self.passes} passes × {self.examples} examples"
+        rows = [("work", work), ("computed", f"{self.computed} placements"), ("expected time", f"{self.seconds:.1f} s")]
+        if self.engine != "loop":
+            fewer = self.naive / max(self.multiply_adds, 1)
+            rows.append(("multiply-adds", f"{format_count(self.multiply_adds)}, {fewer:.0f}× fewer than a loop"))
+            rows.append(("memory for values", f"{self.memory / 2**20:.0f} MiB"))
+        notes = [*self.tree, *(f"merged: {line}" for line in self.merged)]
+        if len(notes) > LINES:
+            notes = [*notes[:LINES], f"… and {len(notes) - LINES} more lines: print the plan"]
+        caption = f"plan for the {self.engine} engine" + (f" ({cut(self.reason, 160)})" if self.reason else "")
+        return Table(("", ""), rows, caption, notes, names=2).html()
 
 
 def describe(plan: Plan, passes: int, examples: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dropscope.display import Table, cut
 from dropscope.errors import AuditFailed
 from dropscope.injection.families import ignored_fields
 from dropscope.injection.injector import Noise, disturbed
@@ -29,6 +30,7 @@ _EXAMPLES = 8
 _PASSES = 4
 _EFFECTS_AT_MOST = 200
 _BY_ACCIDENT = 1e-6
+_NOTES = 4  # lines of problems and remarks in a short form
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,33 @@ class Audit:
         lines += [f"  problem: {text}" for text in self.problems]
         lines += [f"  remark: {text}" for text in self.remarks]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return self._table(sorted(self.findings, key=lambda finding: finding.ok)).short("print the audit").text()
+
+    def _repr_html_(self) -> str:
+        return self._table(self.findings).html()
+
+    def _table(self, findings: Sequence[Finding]) -> Table:
+        """The audit in a few columns; text of any length stays out of them."""
+        rows = [
+            (
+                finding.site,
+                f"{finding.asked:.3f}",
+                "-" if finding.measured is None else f"{finding.measured:.4f}",
+                "yes" if finding.fired else "no",
+                {True: "yes", False: "no", None: "-"}[finding.effect],
+            )
+            for finding in findings
+        ]
+        notes = [f"{finding.site}: {finding.problem}" for finding in findings if not finding.ok]
+        notes = [*(f"problem: {text}" for text in (*self.problems, *notes)), *(f"remark: {t}" for t in self.remarks)]
+        if len(notes) > _NOTES:
+            notes = [*notes[: _NOTES - 1], f"… and {len(notes) - _NOTES + 1} more problems and remarks"]
+        caption = f"audit of '{cut(str(self.placement))}': {'ok' if self.ok else 'FAILED'}"
+        return Table(
+            ("site", "asked", "measured", "fired", "effect"), rows, caption, [cut(text, 160) for text in notes]
+        )
 
 
 def audit(model: nn.Module, placement: Placement | str, example: Any, seed: int = 0) -> Audit:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dropscope.display import Table, cut
 from dropscope.errors import AuditFailed
 from dropscope.injection.sites import examine
 from dropscope.injection.tally import Tally, disagreement, state_mark
@@ -129,6 +130,25 @@ class Watch:
         lines.append(f"  BatchNorm moved: {', '.join(self.batchnorm_moved) or 'no'}")
         lines += [f"  not seen from outside: {text}" for text in self.unreachable]
         return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        silent_first = sorted(self.dropouts, key=lambda dropout: dropout.verdict in ("on", "rate 0"))
+        return self._table(silent_first).short("print the watch").text()
+
+    def _repr_html_(self) -> str:
+        return self._table(self.dropouts).html()
+
+    def _table(self, dropouts: list[SeenDropout]) -> Table:
+        rows = [
+            (d.name, d.verdict, f"{d.rate:.3f}", str(d.calls), "-" if d.measured is None else f"{d.measured:.4f}")
+            for d in dropouts
+        ]
+        varied = {True: "yes", False: "NO", None: "unknown (no example was seen twice)"}[self.outputs_varied]
+        notes = [f"outputs of one example vary: {varied}"]
+        notes.append(f"BatchNorm moved: {cut(', '.join(self.batchnorm_moved)) or 'no'}")
+        notes += [f"not seen from outside: {cut(text)}" for text in self.unreachable[:1]]
+        caption = f"{self.forwards} forwards watched: {'ok' if self.ok else 'NOT OK'}"
+        return Table(("dropout", "verdict", "rate", "calls", "measured"), rows, caption, notes, names=2)
 
 
 @contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import SupportsIndex, overload
 
+from dropscope.display import Table
 from dropscope.noise import Layout
 from dropscope.tracing import LAYERS, About, OwnDropout, Point
 
@@ -52,6 +54,41 @@ class Site:
     role: str | None = None
     module: str = field(default="", repr=False)
     call: int = field(default=0, repr=False)
+
+
+class Sites(list[Site]):
+    """A list of sites that shows itself as a table: its beginning in a session or notebook, all of it when printed."""
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Site: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sites: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Site | Sites:
+        found = super().__getitem__(index)
+        return Sites(found) if isinstance(found, list) else found
+
+    def __repr__(self) -> str:
+        return self._table().short("print the list").text()
+
+    def __str__(self) -> str:
+        return self._table().text()
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
+
+    def _table(self) -> Table:
+        rows = [
+            (
+                site.name,
+                site.kind,
+                site.positions[0],
+                "×".join(map(str, site.shape)) or "scalar",
+                "" if site.own_rate is None else f"{site.own_rate:g}",
+            )
+            for site in self
+        ]
+        caption = "1 site" if len(self) == 1 else f"{len(self)} sites"
+        return Table(("site", "kind", "position", "shape", "own rate"), rows, caption, names=3)
 
 
 @dataclass(frozen=True)

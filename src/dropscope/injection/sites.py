@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dropscope.errors import BadInput, Phrase
-from dropscope.injection.roles import Site, Value, list_sites
+from dropscope.injection.roles import Site, Sites, Value, list_sites
 from dropscope.model import Call, accepted, output_tensors, random_state_kept, shadow, unwrap
 from dropscope.noise import Layout
 from dropscope.tracing import (
@@ -61,7 +61,7 @@ def find_sites(model: nn.Module, example: Any) -> list[Site]:
         example: What the model is called with: a tensor, a tuple or a dict of tensors. One example is enough.
 
     Returns:
-        The sites in call order. `placement` texts use their names.
+        The sites in call order: a list that prints as a table. Texts of placements use their names.
 
     Raises:
         BadInput: If it is no model that noise can be put into, or the model does not take the example.
@@ -73,7 +73,7 @@ def find_sites(model: nn.Module, example: Any) -> list[Site]:
     """
     call = Call.of(example, "example")
     with accepted(call, "example"):
-        return list(examine(unwrap(model), call).sites)
+        return Sites(examine(unwrap(model), call).sites)
 
 
 def examine(model: nn.Module, call: Call) -> SiteMap:

@@ -10,9 +10,14 @@ import pandas as pd
 
 from dropscope import scores
 from dropscope.checks import check_choice
-from dropscope.runs.finalists import INTERVAL
+from dropscope.display import Table
+from dropscope.runs.finalists import AGAINST, INTERVAL
+from dropscope.runs.plots import RunPlots
+from dropscope.runs.ranking import BestRows, best_table
 
 RANKING = tuple(name for name, score in scores.TABLE.items() if score.takes == "ranking")
+
+_SHOWN_BY = ("aurc", "augrc")  # the score that a run shows its best rows by
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +57,11 @@ class Run:
     levels: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def plot(self) -> RunPlots:
+        """Pictures: `plot.risk_coverage()`, `plot.accuracy_curves()` and `plot.sites()` return matplotlib Axes."""
+        return RunPlots(self.rows, self.baseline, self.examples)
+
     def best(self, score: str = "aurc", count: int = 10) -> pd.DataFrame:
         """The rows that score best.
 
@@ -60,14 +70,16 @@ class Run:
             count: How many rows.
 
         Returns:
-            Rows of `rows`, the best first, with the intervals of that score where they are known.
+            Rows of `rows`, the best first, with the intervals of that score where they are known. The table has all
+            columns and prints the few by which rows are chosen.
 
         Raises:
             BadInput: For a score that the rows do not have.
         """
         check_choice(score, "score", [name for name in RANKING if name in self.rows])
         rising = scores.TABLE[score].direction == "lower"
-        return self.with_intervals(self.rows.sort_values(score, ascending=rising, kind="stable").head(count), score)
+        best = self.rows.sort_values(score, ascending=rising, kind="stable").head(count)
+        return BestRows.of(self.with_intervals(best, score), score)
 
     def with_intervals(self, table: pd.DataFrame, score: str = "aurc") -> pd.DataFrame:
         """Rows with the intervals of one score.
@@ -86,3 +98,21 @@ class Run:
         check_choice(score, "score", list(self.intervals.score.unique()))
         found = self.intervals[self.intervals.score == score][["placement", "measure", *INTERVAL]]
         return table.join(found.set_index(["placement", "measure"]), on=["placement", "measure"])
+
+    def __repr__(self) -> str:
+        return self._table(count=3, baselines=1).text()
+
+    def _repr_html_(self) -> str:
+        return self._table(count=5, baselines=3).html()
+
+    def _table(self, count: int, baselines: int) -> Table:
+        """The best rows beside one plain pass."""
+        score = next(name for name in (*_SHOWN_BY, *RANKING) if name in self.rows)
+        plain = self.with_intervals(self.baseline, score)
+        plain = plain.sort_values("measure", key=lambda names: names != AGAINST, kind="stable").head(baselines)
+        placements, measures = self.rows.placement.nunique(), self.rows.measure.nunique()
+        passes, examples = self.spec.get("passes"), self.spec.get("examples")
+        caption = f"{placements} placements × {measures} measures, {passes} passes on {examples} examples"
+        notes = [f"the best of {len(self.rows)} rows by {score}, and one plain pass; {self.engine} engine"]
+        notes += [] if self.folder is None else [f"folder: {self.folder}"]
+        return best_table(pd.concat([self.best(score, count), plain]), score, caption, notes)
