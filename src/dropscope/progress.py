@@ -1,4 +1,4 @@
-"""Progress of long work: a bar with pace and time left on a terminal, a plain line now and then elsewhere."""
+"""Progress of long work: a bar with pace and time left on a terminal or in a notebook, lines now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 _QUIET_SECONDS = 2.0  # work shorter than this shows nothing
 _LINE_SECONDS = 15.0
+_UPDATE_SECONDS = 0.25  # between two looks of the line in a notebook
+_BAR_WIDTH = 30
 
 
 def format_count(number: float) -> str:
@@ -56,10 +59,13 @@ def track(
         what: The work, in a word or two.
         total: The units of work in all. 0 shows nothing.
         unit: What is counted.
-        show: None for a bar if standard error is a terminal and lines otherwise; False for nothing.
+        show: None for a bar in a notebook and on a terminal, and lines where standard error is neither; False for
+            nothing.
     """
     if show is False or total <= 0:
         yield lambda count: None
+    elif (display := _notebook_display()) is not None:
+        yield from _updated_line(what, total, unit, display)
     elif sys.stderr.isatty():
         yield from _bar(what, total, unit)
     else:
@@ -87,6 +93,51 @@ def _bar(what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
             bar.update(task, advance=count, rate=rate)
 
         yield tick
+
+
+def _notebook_display() -> Callable[..., Any] | None:
+    """What shows something in the notebook that this process is the kernel of; None elsewhere."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is None or not hasattr(shell, "kernel"):
+        return None
+    from IPython.display import display
+
+    return display  # type: ignore[no-any-return]
+
+
+def _updated_line(what: str, total: int, unit: str, display: Callable[..., Any]) -> Iterator[Callable[[int], None]]:
+    """One line of text that is written over: it needs no widgets. Work that is soon over shows nothing."""
+    started = last = time.monotonic()
+    done = 0
+    handle: Any = None
+
+    def show(text: str) -> None:
+        nonlocal handle
+        if handle is None:
+            handle = display({"text/plain": text}, raw=True, display_id=True)
+        else:
+            handle.update({"text/plain": text}, raw=True)
+
+    def tick(count: int) -> None:
+        nonlocal done, last
+        done += count
+        now = time.monotonic()
+        taken = now - started
+        if done and taken > _QUIET_SECONDS / 2 and (handle is None or now - last > _UPDATE_SECONDS):
+            last = now
+            filled = round(_BAR_WIDTH * min(done / total, 1.0))
+            bar = "█" * filled + "░" * (_BAR_WIDTH - filled)
+            left = format_duration(max(total - done, 0) * taken / done)
+            show(f"{what} {bar} {min(done / total, 1.0):.0%}, {format_pace(done, taken, unit)}, {left} left")
+
+    try:
+        yield tick
+    finally:
+        if handle is not None:
+            taken = time.monotonic() - started
+            ended = "" if done >= total else f" ({done / total:.0%})"
+            show(f"{what}: {format_count(done)} {unit} in {format_duration(taken)}{ended}")
 
 
 def _lines(what: str, total: int, unit: str) -> Callable[[int], None]:

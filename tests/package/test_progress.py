@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -91,6 +92,75 @@ def test_a_bar_shows_no_pace_before_anything_is_done(monkeypatch: pytest.MonkeyP
         tick(0)
     assert "training" in screen.getvalue()
     assert "steps/" not in screen.getvalue()
+
+
+class Notebook:
+    """As much of IPython as a notebook's kernel has: every state of every output."""
+
+    def __init__(self, *, kernel: bool = True) -> None:
+        self.outputs: list[list[str]] = []
+        self.shell = SimpleNamespace(kernel=object()) if kernel else SimpleNamespace()
+
+    def get_ipython(self) -> Any:
+        return self.shell
+
+    def display(self, data: dict[str, str], *, raw: bool, display_id: bool) -> Any:
+        assert raw
+        assert display_id
+        states = [data["text/plain"]]
+        self.outputs.append(states)
+        return SimpleNamespace(update=lambda data, raw: states.append(data["text/plain"]))
+
+
+@pytest.fixture
+def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
+    made = Notebook()
+    monkeypatch.setitem(sys.modules, "IPython", made)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=made.display))
+    return made
+
+
+def test_one_line_in_a_notebook_is_written_over(clock: list[float], capsys: Any, notebook: Notebook) -> None:
+    with track("sweep", 1000) as tick:
+        for now, count in ((0.5, 10), (10.0, 90), (10.1, 1), (20.0, 399)):
+            clock[0] = now
+            tick(count)
+        clock[0] = 40.0
+        tick(500)
+    (states,) = notebook.outputs
+    assert [state.count("█") for state in states] == [3, 15, 30, 0]
+    assert states[1].endswith("50%, 25 predictions/s, 20 s left")
+    assert states[-1] == "sweep: 1.0 k predictions in 40 s"
+    assert capsys.readouterr() == ("", "")
+
+
+def test_short_work_shows_nothing_in_a_notebook(clock: list[float], notebook: Notebook) -> None:
+    with track("sweep", 1000) as tick:
+        clock[0] = 0.9
+        tick(1000)
+    assert notebook.outputs == []
+
+
+def test_a_line_in_a_notebook_says_where_it_stopped(clock: list[float], notebook: Notebook) -> None:
+    def interrupted() -> None:
+        with track("sweep", 1000) as tick:
+            clock[0] = 10.0
+            tick(250)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert notebook.outputs[0][-1] == "sweep: 250 predictions in 10 s (25%)"
+
+
+def test_ipython_in_a_terminal_is_no_notebook(
+    clock: list[float], capsys: Any, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", Notebook(kernel=False))
+    with track("sweep", 1000) as tick:
+        clock[0] = 20.0
+        tick(500)
+    assert "sweep: 50%" in capsys.readouterr().err
 
 
 def test_an_error_inside_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ Owns what is drawn from the tables of a run. matplotlib is imported when somethi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -103,12 +104,15 @@ class RunPlots:
             measure = str(self.rows.measure[best])
         check_choice(measure, "measure", list(self.rows.measure.unique()))
         effect = self._effect(score, measure)
-        axes = _axes(ax, 2.6 + 0.55 * len(effect.columns), 1.8 + 0.36 * len(effect))
+        labels = ["\n".join(fold(site, _LABEL)) for site in effect.index]
+        wide = 0.08 * max(min(len(site), _LABEL) for site in effect.index)
+        high = sum(0.22 + 0.16 * (1 + label.count("\n")) for label in labels)
+        axes = _axes(ax, max(4.2, 1.8 + wide + 0.55 * len(effect.columns)), 1.5 + high)
         largest = max(float(np.nanmax(np.abs(effect.to_numpy()))), 1e-12)
         colours = "RdBu_r" if lower else "RdBu"
         image = axes.imshow(effect, cmap=colours, vmin=-largest, vmax=largest, aspect="auto")
         axes.set_xticks(range(len(effect.columns)), [f"{rate:g}" for rate in effect.columns])
-        axes.set_yticks(range(len(effect)), ["\n".join(fold(site, _LABEL)) for site in effect.index])
+        axes.set_yticks(range(len(effect)), labels)
         axes.set(xlabel="rate", title=f"{score} less that of one plain pass\n{measure}, mean over placements")
         axes.title.set_fontsize(10)
         bar = axes.figure.colorbar(image, ax=axes)
@@ -156,10 +160,8 @@ class RunPlots:
         table = pd.DataFrame(found, columns=["site", "rate", "difference"])
         if table.rate.nunique() > 12:
             table["rate"] = table.rate.round(1)
-        # Placements of many sites name them in the order of the model.
-        texts = sorted(map(str, rows.placement.unique()), key=lambda text: -text.count(","))
-        order = list(dict.fromkeys(site for text in texts for site, _ in _terms(text)))
-        return table.pivot_table(index="site", columns="rate", values="difference", aggfunc="mean").loc[order]
+        effect = table.pivot_table(index="site", columns="rate", values="difference", aggfunc="mean")
+        return effect.loc[sorted(effect.index, key=_with_numbers)]
 
 
 def draw_accuracy_curves(axes: Axes, examples: Mapping[str, pd.DataFrame]) -> None:
@@ -179,6 +181,11 @@ def draw_accuracy_curves(axes: Axes, examples: Mapping[str, pd.DataFrame]) -> No
 def _terms(text: str) -> Iterator[tuple[str, float]]:
     placement = Placement.parse(text)
     yield from ((term.address, round(term.rate, 4)) for term in placement.terms if term.rate > 0)
+
+
+def _with_numbers(name: str) -> list[tuple[bool, int, str]]:
+    """A key that sorts layer 3 before layer 11."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _axes(ax: Axes | None, width: float, height: float) -> Axes:

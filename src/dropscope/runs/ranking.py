@@ -26,6 +26,10 @@ class BestRows(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
         made.ranked_by = score
         return made
 
+    @property
+    def _constructor(self) -> type[BestRows]:
+        return BestRows
+
     def __repr__(self) -> str:
         return best_table(self, self.ranked_by).text() if self._is_whole() else super().__repr__()
 
