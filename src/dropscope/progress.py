@@ -103,7 +103,7 @@ def _notebook_display() -> Callable[..., Any] | None:
         return None
     from IPython.display import display
 
-    return display  # type: ignore[no-any-return]
+    return display
 
 
 def _updated_line(what: str, total: int, unit: str, display: Callable[..., Any]) -> Iterator[Callable[[int], None]]:
