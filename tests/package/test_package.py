@@ -11,7 +11,7 @@ import dropscope
 PUBLIC = {
     "watch", "find_sites", "Site", "Placement", "injected", "audit", "sample", "uncertainty", "maps", "PlacementGrid",
     "PlacementSpace", "sweep", "plan_sweep", "Run", "compare", "tune", "UncertaintyPredictor", "measures", "scores",
-    "BadInput", "AuditFailed", "DropscopeError", "MissingExtra", "__version__",
+    "open_run", "BadInput", "AuditFailed", "DropscopeError", "MissingExtra", "__version__",
     "Audit", "Noise", "PlanSummary", "Watch",  # what the functions above return or yield
 }  # fmt: skip
 LATER = {"compare", "tune", "UncertaintyPredictor"}
