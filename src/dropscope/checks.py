@@ -15,6 +15,8 @@ def check_rate(value: object, name: str) -> float:
     number = finite_number(value)
     if number is None or not 0 <= number < 1:
         remedy = "write the probability of dropping, such as 0.5; 0 switches a site off"
+        if number is not None and 1 < number < 100:
+            remedy = f"write {number / 100:g} for {number:g} %"
         raise BadInput(f"{name} must be in [0, 1)", name, value, remedy)
     return number
 

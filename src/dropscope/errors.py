@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 _SHOWN = 200  # characters of a received value
@@ -103,13 +104,19 @@ def first_line(error: BaseException, length: int = 160) -> str:
 
 
 def nearest(name: str, valid: Iterable[str], count: int = 3) -> str:
-    """A remedy: the valid names closest to what was written.
+    """A remedy: the valid names closest to what was written. Those that begin with it or hold it as a word come first.
 
     >>> nearest("cnv1", ["conv1", "conv2", "fc1"])
     "did you mean 'conv1' or 'conv2'?"
+    >>> nearest("AUROC", ["aurc", "error_auroc"])
+    "did you mean 'error_auroc'?"
     """
     names = list(valid)
-    close = difflib.get_close_matches(name, names, n=count, cutoff=0.4)
+    written = name.casefold()
+    same = [n for n in names if n.casefold() == written]
+    begun = [n for n in names if written and n.casefold().startswith(written)]
+    close = same or list(dict.fromkeys(begun + [n for n in names if written in re.split(r"[\W_]", n.casefold())]))
+    close = close or difflib.get_close_matches(name, names, n=count, cutoff=0.4)
     if close:
         return "did you mean " + " or ".join(repr(n) for n in close[:2]) + "?"
     listed = ", ".join(repr(n) for n in names[:8])

@@ -424,6 +424,8 @@ ONE_HOT = torch.nn.functional.one_hot(Y)
         ((X, Y + 0.5), "labels", "got [0.5, 1.5, 2.5"),
         ((X, torch.full((N,), torch.nan)), "labels", "got [nan"),
         ((X, torch.full((N,), torch.inf)), "labels", "got [inf"),
+        ((X, torch.full((N,), 0.3)), "labels", "regression is not supported yet"),
+        ((X, torch.full((N, 1), 0.3)), "labels", "regression is not supported yet"),
         ((X, ["cat"] * N), "labels", "got 'cat'"),
         ((X, [None] * N), "labels", "got None"),
         ((X, X), "labels", "((x1, x2), None)"),

@@ -208,3 +208,25 @@ def test_a_dataclass_holds_logits_as_well() -> None:
     x = zoo.vectors()
     assert ds.audit(answers, "fc1=0.5", x).ok
     assert torch.equal(ds.sample(answers, "fc1=0.5", x, passes=2), ds.sample(net(), "fc1=0.5", x, passes=2))
+
+
+@pytest.mark.parametrize(
+    ("labels", "binary", "regression"),
+    [
+        (None, True, True),
+        (torch.tensor([0, 1, 1, 0]), True, False),
+        (torch.tensor([0.0, 1.0, 1.0, 0.0]), True, False),
+        (torch.tensor([3, 1, 4, 1]), False, True),
+        (torch.tensor([3.0, 1.0, 4.0, 1.0]), False, True),
+    ],
+)
+@pytest.mark.parametrize("shape", [(-1, 1), (-1,)])
+def test_an_output_of_one_column_is_what_the_labels_say(
+    labels: Tensor | None, binary: bool, regression: bool, shape: tuple[int, ...]
+) -> None:
+    """A regression that is run as a classifier of two classes gives numbers that mean nothing."""
+    model = net(lambda logits: 2 + logits[:, 0].reshape(shape))
+    with refused("outputs") as caught:
+        open_session(model, zoo.vectors() if labels is None else (zoo.vectors(), labels))
+    assert ("binary_logit" in caught.value.remedy) is binary
+    assert ("regression is not supported yet" in caught.value.remedy) is regression

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dropscope.injection.resolution import SiteNoise, resolve
@@ -91,6 +92,30 @@ def test_groups_of_bert(text: str, names: list[str], bert: SiteMap) -> None:
     assert rates(text, bert) == dict.fromkeys(names, 0.2)
 
 
+@pytest.mark.parametrize("shortcut", ["pad", "cat", "pool"])
+def test_the_residual_group_has_every_block(shortcut: str) -> None:
+    """Also those whose shortcut pads, slices or pools, as where ResNet-20 halves the size of its maps."""
+    found = site_map(zoo.cifar_resnet(shortcut), zoo.images())
+    blocks = [f"layer{i}.{j}@branch" for i in (1, 2, 3) for j in range(3)]
+    assert list(rates("residual=.2", found)) == blocks
+
+
+def test_a_sum_of_what_was_read_and_what_is_remembered_is_no_residual() -> None:
+    class Cell(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen, self.kept, self.fc = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            state = self.kept(x[:, 0])
+            for t in range(1, x.shape[1]):
+                state = torch.tanh(self.kept(state) + self.seen(x[:, t]) + x[:, t])
+            return self.fc(state)
+
+    with refused("placement"):
+        rates("residual=.2", site_map(zoo.seeded(Cell), zoo.sequences()))
+
+
 def test_the_recurrent_group() -> None:
     assert rates("recurrent=.2", site_map(zoo.recurrent(), zoo.tokens())) == {"rnn@output": 0.2}
 
@@ -132,16 +157,29 @@ def test_a_group_that_is_also_a_site_must_be_distinguished() -> None:
     class Named(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 2)
+            self.conv, self.more, self.head = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Linear(4, 2)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.fc(self.conv(x).mean((2, 3)))
+            return self.head(self.more(F.relu(self.conv(x))).mean((2, 3)))
 
     found = site_map(zoo.seeded(Named), zoo.images())
+    site, group = {"conv@after_activation": 0.2}, {"conv@after_activation": 0.2, "more@output": 0.2}
     with refused("placement") as caught:
         rates("conv=.2", found)
-    assert "conv@output=0.2" in caught.value.remedy
-    assert rates("conv@output=.2", found) == {"conv@output": 0.2}
+    assert "conv@after_activation=0.2" in caught.value.remedy
+    assert "all.conv=0.2" in caught.value.remedy
+    assert rates("conv@after_activation=.2", found) == rates("conv#0=.2", found) == site
+    assert rates("all.conv=.2", found) == group
+    assert rates("all.conv=.2,conv@after_activation=0", found) == {"more@output": 0.2}
+    with refused("placement") as caught:
+        rates("head=.2", found)
+    assert "head@output=0.2" in caught.value.remedy
+    assert rates("all.head=.2", found) == rates("last=.2", found) == {"head@input": 0.2}
+
+
+def test_a_site_and_a_group_of_one_name_that_are_the_same_are_no_question() -> None:
+    found = site_map(zoo.multihead(), zoo.sequences())
+    assert rates("attention=.2", found) == rates("all.attention=.2", found) == {"attention@weights": 0.2}
 
 
 # --- own --------------------------------------------------------------------------------------------------------------
@@ -187,6 +225,19 @@ def test_own_without_dropout_says_why(cifar: SiteMap) -> None:
         with refused("placement") as caught:
             rates("own", found)
         assert caught.value.received == reason
+        assert rates(caught.value.remedy.split()[-1], found), "the remedy is a placement that this model takes"
+
+
+def test_remedies_name_what_the_model_has() -> None:
+    found = site_map(zoo.resnet(), zoo.images())
+    for text in ("own", "attention=.1", "ffn=.1", "embedding=.1"):
+        with refused("placement") as caught:
+            rates(text, found)
+        assert "attention" not in caught.value.remedy
+        assert rates(caught.value.remedy.split()[-1], found)
+    with refused("placement") as caught:
+        rates("embeding=.1", found)
+    assert "embedding" not in caught.value.remedy
 
 
 def test_a_part_of_own_that_is_not_there_names_the_parts_that_are(bert: SiteMap) -> None:
@@ -205,8 +256,8 @@ def test_a_part_of_own_that_is_not_there_names_the_parts_that_are(bert: SiteMap)
         ("conv1.weight=.2", "placement", "conv1.weight", "Did you mean 'conv1'"),
         ("conv1@weights=.2", "position", "weights", "after_activation, output"),
         ("fc2@after_activation=.2", "position", "after_activation", "output, input"),
-        ("attention=.2", "placement", "attention=0.2", "conv, head, linear"),
-        ("conv@weights=.2", "placement", "conv@weights=0.2", "conv, head, linear"),
+        ("attention=.2", "placement", "attention=0.2", "conv, linear, head"),
+        ("conv@weights=.2", "position", "weights", "after_activation, output"),
         ("conv1#1=.2", "placement", "conv1#1", "#1"),
     ],
 )

@@ -281,6 +281,10 @@ def test_resolve():
     raw.of = "passes"
     assert [row.name for row in resolve(None)] == list(DEFAULT)
     assert resolve("bald")[0] is TABLE["bald"]
+    every = [row.function for row in resolve("all")]
+    assert set(every) == {row.function for row in TABLE.values()}
+    assert len(every) == len(set(every))  # not mutual_information and bald, which are one
+    assert len(resolve(["all", spread])) == len(every) + 1
     assert resolve([measures.margin])[0] is TABLE["margin"]
     mine, stored = resolve([spread, raw])
     assert (mine.name, mine.needs, mine.of) == ("spread", CHEAP, "statistics")

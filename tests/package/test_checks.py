@@ -25,6 +25,12 @@ def test_what_is_no_rate_is_refused(rate: object) -> None:
     assert caught.value.received is rate
 
 
+def test_a_percentage_is_told_its_rate() -> None:
+    with refused("rate of 'fc1'") as caught:
+        check_rate(12.5, "rate of 'fc1'")
+    assert "0.125" in caught.value.remedy
+
+
 def test_minus_zero_is_zero() -> None:
     assert math.copysign(1, finite_number(-0.0) or 0.0) == 1
 

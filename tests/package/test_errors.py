@@ -91,6 +91,12 @@ def test_nearest_suggests_or_lists():
     assert nearest("zzz", [f"layer{i}" for i in range(10)]).endswith("(and 2 more)")
 
 
+def test_nearest_prefers_a_name_that_holds_the_word():
+    assert nearest("auroc", ["aurc", "augrc", "error_auroc"]) == "did you mean 'error_auroc'?"
+    assert nearest("fc1", ["fc2", "body.fc1"]) == "did you mean 'body.fc1'?"
+    assert nearest("AURC", ["excess_aurc", "aurc"]) == "did you mean 'aurc'?"
+
+
 def test_a_refusal_is_about_its_argument():
     with refused("it") as caught:
         raise BadInput("it must fit", "it", 0, "write 1")

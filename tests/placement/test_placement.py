@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import subprocess
 import sys
 from fractions import Fraction
@@ -160,7 +161,7 @@ REFUSED = [  # text, what the error is about, and a part of its remedy
     ("fc1=.5 mask=elements", "mask", "'element'"),
     ("fc1=.5 nois=gaussian", "placement", "'noise'"),
     ("fc1=.5 position=input", "placement", "write fc1@input"),
-    ("fc1=.5 fc2=.5", "placement", "put a comma before 'fc2=.5'"),
+    ("fc1=.5 fc2=.5", "placement", "write 'fc1=.5,fc2=.5'"),
     ("fc1=.5 noise=gaussian noise=gaussian", "placement", ""),
     ("fc1=.5 noise", "noise", ""),
     ("fc1=.5,noise=gaussian", "placement", "write 'fc1=0.5 noise=gaussian'"),
@@ -189,6 +190,42 @@ def test_refused_text_says_what_to_write(text: str, name: str, remedy: str) -> N
     with refused(name) as caught:
         Placement.parse(text)
     assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("fc1:0.5", "fc1=0.5"),
+        ("fc1 : 0.5, fc2: .25", "fc1=0.5,fc2=0.25"),
+        ("block:relu:0.5", "block:relu=0.5"),
+        ("fc1@input:0.5 noise=gaussian", "fc1@input=0.5 noise=gaussian"),
+        ("fc1 0.5", "fc1=0.5"),
+        ("fc1 0.5, fc2 0.3", "fc1=0.5,fc2=0.3"),
+        ("fc1(0.5)", "fc1=0.5"),
+        ("fc1=50%", "fc1=0.5"),
+        ("fc1=12.5 %,fc2=20%", "fc1=0.125,fc2=0.2"),
+        ("fc1=50", "fc1=0.5"),
+        ("fc1==0.5", "fc1=0.5"),
+        ("fc1->0.5", "fc1=0.5"),
+        ("fc1=0,5", "fc1=0.5"),
+        ("fc1=,5 fc2=0,25", "fc1=0.5,fc2=0.25"),
+        ('{"fc1": 0.5, "fc2": 0.25}', "fc1=0.5,fc2=0.25"),
+        ("{'fc1': 0.5}", "fc1=0.5"),
+        ("'fc1=0.5'", "fc1=0.5"),
+        ("fc1=.5;conv=.2", "fc1=0.5,conv=0.2"),
+        ("fc1=0,5; conv=0,2", "fc1=0.5,conv=0.2"),
+        ("fc1=.5 | conv=.2", "fc1=0.5,conv=0.2"),
+        ("fc1=.5 + conv=.2", "fc1=0.5,conv=0.2"),
+        ("fc1=.5 conv=.2 mask=element", "fc1=0.5,conv=0.2 mask=element"),
+        ("fc1=.5,", "fc1=0.5"),
+    ],
+)
+def test_a_text_that_is_almost_a_placement_is_refused_with_the_one_it_means(text: str, meant: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        Placement(text)
+    written = re.fullmatch("write '(.*)'", caught.value.remedy)
+    assert written is not None, caught.value.remedy
+    assert Placement(written[1]) == Placement(meant)
 
 
 @pytest.mark.parametrize(

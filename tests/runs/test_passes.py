@@ -378,3 +378,8 @@ def test_nan_under_noise_is_one_error_in_both_engines() -> None:
     for engine in ("shared", "loop"):
         with refused("placement"):
             ds.uncertainty(zoo.seeded(Fragile), "a=.8", zoo.vectors(), passes=40, engine=engine)
+
+
+def test_shortcuts_that_pad_run_the_same_by_both_engines() -> None:
+    table = both(zoo.cifar_resnet("pad", blocks=1), "residual=.2", zoo.images(3), measures="all")
+    assert table.bald.gt(0).all()

@@ -226,6 +226,31 @@ def test_best_knows_the_direction_of_a_score() -> None:
         run.best("accuraci")
 
 
+@pytest.mark.parametrize(
+    ("written", "suggested"),
+    [("auroc", "'error_auroc'"), ("AUC", "'error_auroc'"), ("auprc", "'error_auprc'"), ("ap", "'error_auprc'"),
+     ("penalty", "'isotonic_penalty'"), ("AURC", "'aurc'"), ("ece", "scores.ece"), ("brier", "scores.brier"),
+     ("accuracy", "'accuracy'")],
+)  # fmt: skip
+def test_the_common_name_of_a_score_is_suggested(written: str, suggested: str) -> None:
+    run = ds.sweep(net(), ["0=0.5"], data(), passes=2, keep="none")
+    with refused("score") as caught:
+        run.best(written)
+    assert suggested in caught.value.remedy
+    with refused("objective") as caught:
+        ds.sweep(net(), ["0=0.5"], data(), passes=2, objective=written)
+    assert suggested in caught.value.remedy
+
+
+def test_one_measure_or_score_by_its_name_and_all_measures() -> None:
+    run = ds.sweep(net(), ["0=0.5"], data(), passes=2, measures="bald", scores="aurc", keep="none")
+    assert run.rows.measure.tolist() == ["bald"]
+    assert "augrc" not in run.rows
+    every = ds.sweep(net(), ["0=0.5"], data(), passes=2, measures="all", keep="none").rows
+    assert set(every.measure) == set(ds.measures.TABLE) - {"mutual_information"}
+    assert every.aurc.notna().all()
+
+
 def test_a_measure_of_ones_own() -> None:
     def widest(kept: Any) -> Tensor:
         return kept.class_variance.amax(-1)

@@ -113,6 +113,62 @@ def resnet() -> nn.Module:
     return seeded(build)
 
 
+class PaddedBlock(nn.Module):
+    """A block of the CIFAR ResNets (He et al. 2016): where sizes change, a shortcut without weights.
+
+    `shortcut` is "pad" (option A: every second pixel, zeros for new channels), "cat" (the same, by concatenation) or
+    "pool" (ResNet-D: an average, then a projection).
+    """
+
+    def __init__(self, inside: int, outside: int, stride: int, shortcut: str) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outside)
+        self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outside)
+        self.changes, self.kind, self.new = stride != 1 or inside != outside, shortcut, outside - inside
+        if self.changes and shortcut == "pool":
+            self.pool = nn.Sequential(
+                nn.AvgPool2d(2), nn.Conv2d(inside, outside, 1, bias=False), nn.BatchNorm2d(outside)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(out + (self.shortened(x) if self.changes else x))
+
+    def shortened(self, x: Tensor) -> Tensor:
+        if self.kind == "pool":
+            return self.pool(x)
+        x = x[:, :, ::2, ::2]
+        if self.kind == "pad":
+            return F.pad(x, (0, 0, 0, 0, self.new // 2, self.new - self.new // 2))
+        return torch.cat([x, x.new_zeros(len(x), self.new, *x.shape[2:])], 1)
+
+
+class CifarResNet(nn.Module):
+    """ResNet-20: three groups of `blocks` blocks, the second and third at half the size."""
+
+    def __init__(self, shortcut: str, blocks: int = 3, width: int = 4) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        for number in (1, 2, 3):
+            inside, outside = width * 2 ** max(number - 2, 0), width * 2 ** (number - 1)
+            first = PaddedBlock(inside, outside, 1 if number == 1 else 2, shortcut)
+            rest = [PaddedBlock(outside, outside, 1, shortcut) for _ in range(blocks - 1)]
+            self.add_module(f"layer{number}", nn.Sequential(first, *rest))
+        self.fc = nn.Linear(4 * width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return self.fc(x.mean((2, 3)))
+
+
+def cifar_resnet(shortcut: str = "pad", blocks: int = 3) -> nn.Module:
+    return seeded(lambda: CifarResNet(shortcut, blocks))
+
+
 class UNet3d(nn.Module):
     """Hand-written: functional activations, concatenated skip, transposed convolution, Dropout3d."""
 

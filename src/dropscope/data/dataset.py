@@ -199,7 +199,9 @@ def _numbers(one: RawBatch) -> Tensor:
         raise BadInput(f"labels in {one.place} must be as many as the inputs", "labels", got, remedy)
     whole = not labels.is_floating_point() or bool((labels.isfinite() & (labels == labels.round())).all())
     if labels.is_complex() or not whole:
-        remedy = "pass class indices (of probabilities, labels.argmax(1)); for two inputs write ((x1, x2), None)"
+        remedy = "pass class indices: regression is not supported yet (for two inputs write ((x1, x2), None))"
+        if labels.dim() > 1 and labels.shape[1] > 1:
+            remedy = "pass class indices (of probabilities, labels.argmax(1)); for two inputs write ((x1, x2), None)"
         shown = labels.flatten()[:5].tolist()
         raise BadInput(f"labels in {one.place} must be whole numbers", "labels", shown, remedy)
     return labels

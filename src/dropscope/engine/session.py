@@ -168,13 +168,13 @@ def open_session(
     if not isinstance(data, Data):
         data = read_data(data, ids=ids, groups=groups, batch_size=batch_size, keys=keys)
     first = data.batches[0]
+    labels = [batch.labels for batch in data.batches if batch.labels is not None]
     few = first.call.to(where).take(range(min(2, first.n)))
-    site_map, shown = _examined(model, few, outputs)
+    site_map, shown = _examined(model, few, outputs, labels)
     if len(shown) != min(2, first.n):
         remedy = "return one row per example along axis 0"
         received = Phrase(f"an output of shape {tuple(shown.shape)} for {min(2, first.n)} examples")
         raise BadInput("model must return a row per example", "model", received, remedy)
-    labels = [batch.labels for batch in data.batches if batch.labels is not None]
     for part in labels:
         check_labels(part, shown.shape[1], ignore_label)
     if labels and labels[0].shape[1:] != shown.shape[2:]:
@@ -186,12 +186,12 @@ def open_session(
     return Session(model, data, site_map, outputs, where, seed, masks, classes, dense, ignore_label, half)
 
 
-def _examined(model: nn.Module, call: Call, outputs: Outputs) -> tuple[SiteMap, Tensor]:
+def _examined(model: nn.Module, call: Call, outputs: Outputs, labels: Sequence[Tensor]) -> tuple[SiteMap, Tensor]:
     """The sites, and the probabilities of a plain forward."""
     with accepted(call), torch.no_grad(), precise(), state_kept(model):
         site_map = examine(model, call)
         with disturbed(model, {}, site_map):
-            return site_map, probabilities(call.run(model), outputs)
+            return site_map, probabilities(call.run(model), outputs, labels=labels)
 
 
 @contextmanager

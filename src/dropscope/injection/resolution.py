@@ -1,7 +1,8 @@
 """Resolution of placements on a model: names and groups become points, each with its rate, noise and mask.
 
 Owns what `attention`, `last`, `own` … mean, and refuses what names nothing. An explicit call wins over a site, a site
-over a group, a group over `own`. It runs nothing.
+over a group, a group over `own`. A name that a site and a group share is refused where the two differ: `all.conv` is
+always the group, `conv@output` the site. It runs nothing.
 """
 
 from __future__ import annotations
@@ -54,32 +55,37 @@ def resolve(placement: Placement, site_map: SiteMap) -> ResolvedPlacement:
 
 
 def _is_group(term: Term, site_map: SiteMap) -> bool:
-    if term.name not in GROUPS:
+    if not term.is_group:
         return False
-    if not any(site.module == term.name for site in site_map.sites):
+    sites = [site for site in site_map.sites if site.module == term.name]
+    if not sites:
         return True
     if term.position != "auto" or term.call is not None:
         return False
-    remedy = f"write {term.name}@output={term.rate:g} for the site"
+    named, grouped = _at_position(term, sites), _group(term.name, site_map)
+    if set(named) == set(grouped):
+        return True
+    site, group = f"{named[0].name}@{named[0].position}={term.rate:g}", f"all.{term.name}={term.rate:g}"
+    shown = ", ".join(point.address for point in grouped[:2]) + (", …" if len(grouped) > 2 else "")
+    remedy = f"write {site} for the site" + (f", {group} for the group ({shown})" if grouped else "")
     what = f"placement must say which {term.name!r} it means: a group and a site of this model have that name"
     raise BadInput(what, "placement", str(term), remedy)
 
 
 def _points(term: Term, site_map: SiteMap) -> list[Point]:
     if _is_group(term, site_map):
-        found = _group(term.name, site_map)
-        if term.position != "auto":
-            found = [Point(p.name, p.call, term.position) for p in found]
-            found = list(dict.fromkeys(p for p in found if p in site_map.values))
+        found = _group(term.name.removeprefix("all."), site_map)
         if not found:
-            kinds = sorted({site.kind for site in site_map.sites})
-            remedy = f"use sites of kind {', '.join(kinds)}: this model has those"
+            remedy = f"this model has the groups {', '.join(_groups(site_map))}: write {_example(site_map)}"
             raise BadInput(f"group {term.name!r} must match at least one site", "placement", str(term), remedy)
-        return found
+        if term.position == "auto":
+            return found
+        members = {point.site for point in found}
+        return _at_position(term, [site for site in site_map.sites if (site.module, site.call) in members])
     sites = [site for site in site_map.sites if site.module == term.name]
     if not sites:
         names = list(dict.fromkeys(site.module for site in site_map.sites))
-        remedy = nearest(term.name, [*names, *GROUPS])
+        remedy = nearest(term.name, [*names, *_groups(site_map)])
         raise BadInput("placement must name sites of the model", "placement", term.name, remedy)
     if term.call is not None:
         sites = [site for site in sites if site.call == term.call]
@@ -118,13 +124,29 @@ def _group(name: str, site_map: SiteMap) -> list[Point]:
     return [Point(s.module, s.call, s.positions[0]) for s in sites if s.kind in kinds]
 
 
+def _groups(site_map: SiteMap) -> list[str]:
+    """The groups that have a site in this model."""
+    return [name for name in GROUPS if _group(name, site_map)]
+
+
+def _example(site_map: SiteMap) -> str:
+    """A placement that this model takes."""
+    named = {site.module for site in site_map.sites}
+    groups = [name for name in ("attention", "last", *GROUPS) if name not in named and _group(name, site_map)]
+    return "attention=0.1" if groups[:1] == ["attention"] else f"{groups[0] if groups else min(named)}=0.5"
+
+
 def _own(own: Own, site_map: SiteMap) -> ResolvedPlacement:
     """The model's own dropout, at the rates its train mode uses."""
     roles = {Point(s.module, s.call, position): s.role for s in site_map.sites for position in ("weights", "output")}
     chosen = {p: found for p, found in site_map.own.items() if own.group is None or roles.get(p) == own.group}
     positive = {p: found for p, found in chosen.items() if found.rate > 0}
     if not positive:
-        remedy = "name a site or a group with a rate, as in attention=0.1"
+        remedy = (
+            "write own for all of it"
+            if any(found.rate > 0 for found in site_map.own.values())
+            else (f"name a site or a group with a rate, as in {_example(site_map)}")
+        )
         what = "placement 'own' needs a model that calls dropout of its own at a rate above 0"
         raise BadInput(what, "placement", Phrase(_own_evidence(own, site_map, chosen)), remedy)
     resolved = {}

@@ -77,6 +77,7 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
 TABLE: dict[str, Measure] = {name: Measure(name, _FUNCTIONS[name], *facts) for name, facts in FACTS.items()}
 DEFAULT = ("variation_predicted", "variation_max", "predictive_entropy", "expected_entropy", "bald")
 SEGMENTATION = ("averaged_variance", "averaged_entropy", "bhattacharyya", "kullback_leibler")
+_ALL = tuple(name for name in TABLE if name != "mutual_information")  # which is bald
 
 
 def resolve(
@@ -85,10 +86,10 @@ def resolve(
     """The rows for what a user names.
 
     Args:
-        measures: A name in `TABLE`, a function, a row, or several of these; None means `DEFAULT`. A function of your
-            own becomes a row under its name. It gets the `PassStatistics` with what its attribute `needs` names
-            (without one: the cheap statistics), or with the attribute `of = "passes"` the stored passes
-            `[passes, N, C, ...]`, whose memory grows with their number.
+        measures: A name in `TABLE`, a function, a row, or several of these; None means `DEFAULT`, "all" every measure
+            of the table. A function of your own becomes a row under its name. It gets the `PassStatistics` with what
+            its attribute `needs` names (without one: the cheap statistics), or with the attribute `of = "passes"` the
+            stored passes `[passes, N, C, ...]`, whose memory grows with their number.
 
     Returns:
         A row for each, in the same order.
@@ -108,7 +109,7 @@ def resolve(
         measures = DEFAULT
     elif isinstance(measures, str) or callable(measures):
         measures = [measures]
-    rows = [_row(measure) for measure in measures]
+    rows = [_row(one) for measure in measures for one in (_ALL if measure == "all" else [measure])]
     names = [row.name for row in rows]
     if not names or len(set(names)) < len(names):
         remedy = "name each measure once (functions by a __name__ of their own)"

@@ -6,7 +6,7 @@ to the end themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,9 @@ Outputs = str | Callable[[Any], Tensor]
 KINDS = ("logits", "probabilities", "binary_logit", "multilabel_logits")
 
 
-def probabilities(output: Any, outputs: Outputs = "logits", *, check: bool = True) -> Tensor:
+def probabilities(
+    output: Any, outputs: Outputs = "logits", *, check: bool = True, labels: Sequence[Tensor] = ()
+) -> Tensor:
     """Class probabilities `[N, C, *spatial]` of a model's output, in float32 (float64 stays).
 
     - `"logits"`: `[N, C, *spatial]`, softmax over axis 1.
@@ -32,6 +34,7 @@ def probabilities(output: Any, outputs: Outputs = "logits", *, check: bool = Tru
         output: What the model returned: a tensor, or something that holds it.
         outputs: What its numbers mean, as above.
         check: Whether to check the values, which waits for a GPU. Shape and type are always checked.
+        labels: Labels of the data, in parts. They tell what an output of one column is, where that is refused.
 
     Returns:
         The probabilities.
@@ -46,8 +49,8 @@ def probabilities(output: Any, outputs: Outputs = "logits", *, check: bool = Tru
         [[0.5, 0.5]]
     """
     if not callable(outputs) and outputs not in KINDS:
-        remedy = nearest(str(outputs), KINDS) + ", or pass a function of the output that returns probabilities [N, C]"
-        raise BadInput(f"outputs must be a function or one of {', '.join(KINDS)}", "outputs", outputs, remedy)
+        what = f"outputs must be a function that returns probabilities [N, C, ...], or one of {', '.join(KINDS)}"
+        raise BadInput(what, "outputs", outputs, nearest(str(outputs), KINDS))
     if callable(outputs):
         values = outputs(output)
         if not isinstance(values, Tensor):
@@ -68,9 +71,7 @@ def probabilities(output: Any, outputs: Outputs = "logits", *, check: bool = Tru
             raise _misshapen("be [N, labels, ...] for outputs='multilabel_logits'", values, remedy)
         return torch.stack([(-values).sigmoid(), values.sigmoid()], 1)
     if values.dim() < 2 or values.shape[1] == 1:
-        wrong = "for one logit per example write outputs='binary_logit'; for its sigmoid, "
-        remedy = wrong + "outputs=lambda o: torch.stack([1 - o.flatten(), o.flatten()], 1)"
-        raise _misshapen("have at least two classes along axis 1", values, remedy)
+        raise _misshapen("have at least two classes along axis 1", values, _one_column(values, labels))
     if outputs == "logits":
         if check and _look_like_probabilities(values):
             remedy = "write outputs='probabilities'; if these really are logits, outputs=lambda o: o.softmax(1)"
@@ -100,6 +101,16 @@ def predictions(probabilities: Tensor) -> Tensor:
 
 def _misshapen(rule: str, values: Tensor, remedy: str) -> BadInput:
     return BadInput(f"the model's output must {rule}", "outputs", Phrase(f"shape {tuple(values.shape)}"), remedy)
+
+
+def _one_column(values: Tensor, labels: Sequence[Tensor]) -> str:
+    """What to write where a model returns one number: a logit of two classes, their sigmoid, or a regression."""
+    if values.dim() < 3 and any(bool(((part != 0) & (part != 1)).any()) for part in labels):
+        return "use a classifier: regression is not supported yet, and labels other than 0 and 1 say this is one"
+    sigmoid = bool(((values >= 0) & (values <= 1)).all())
+    binary = "outputs='binary_logit' for a logit of class 1"
+    binary += ", or outputs=lambda o: torch.stack([1 - o.flatten(), o.flatten()], 1) for its sigmoid" if sigmoid else ""
+    return f"write {binary}" + ("" if labels else "; a regression is not supported yet")
 
 
 def _output_tensor(output: Any, kind: str) -> Tensor:

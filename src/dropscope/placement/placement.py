@@ -11,9 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from dropscope.checks import check_choice, check_rate, finite_number
 from dropscope.errors import BadInput, nearest
+from dropscope.placement.spelling import repaired
 
 POSITIONS = ("auto", "input", "output", "before_activation", "after_activation", "weights", "branch", "sum")
 NOISES = ("bernoulli", "gaussian", "multinomial")
@@ -51,7 +53,7 @@ class Term:
     @property
     def is_group(self) -> bool:
         """Whether the name is that of a group. In a model with a site of the same name, the model decides."""
-        return self.name in GROUPS
+        return self.name.removeprefix("all.") in GROUPS
 
     def __str__(self) -> str:
         return f"{self.address}={_shortest(self.rate)}"
@@ -123,22 +125,16 @@ class Placement:
         self, rates: Mapping[str, float] | str, position: str = "auto", noise: str = "bernoulli", mask: str = "auto"
     ) -> None:
         check_choice(position, "position", POSITIONS)
-        options: dict[str, str] = {"noise": noise, "mask": mask}
-        if isinstance(rates, str):
-            entries, stated = _read(rates)
-            options |= stated
-        elif isinstance(rates, Mapping):
-            entries = list(rates.items())
-            if not entries:
-                raise BadInput("rates must name at least one site", "rates", rates, _PLAIN_REMEDY)
-        else:
+        if not isinstance(rates, str | Mapping):
             raise BadInput("rates must be a mapping or a text", "rates", rates, "write {'fc1': 0.5} or 'fc1=0.5'")
-        for option, valid in _OPTIONS.items():
-            check_choice(options[option], option, valid)
-        terms, own = _canonical(entries, position)
-        if not terms and not own:
-            options = {"noise": "bernoulli", "mask": "auto"}
-        for field, value in {"terms": terms, "own": own, **options}.items():
+        try:
+            fields = _fields(rates, position, noise, mask)
+        except BadInput as error:
+            better = repaired(rates) if isinstance(rates, str) else rates
+            if better == rates or not _is_readable(better):
+                raise
+            raise BadInput(error.what, error.name, error.received, f"write '{better}'") from None
+        for field, value in fields.items():
             object.__setattr__(self, field, value)
 
     @classmethod
@@ -237,6 +233,32 @@ def parse_address(text: str) -> tuple[str, int | None, str | None]:
     return name, int(call) if numbered else None, position if at else None
 
 
+def _fields(rates: Mapping[str, float] | str, position: str, noise: str, mask: str) -> dict[str, Any]:
+    """The fields of a placement, checked."""
+    options: dict[str, str] = {"noise": noise, "mask": mask}
+    if isinstance(rates, str):
+        entries, stated = _read(rates)
+        options |= stated
+    else:
+        entries = list(rates.items())
+        if not entries:
+            raise BadInput("rates must name at least one site", "rates", rates, _PLAIN_REMEDY)
+    for option, valid in _OPTIONS.items():
+        check_choice(options[option], option, valid)
+    terms, own = _canonical(entries, position)
+    if not terms and not own:
+        options = {"noise": "bernoulli", "mask": "auto"}
+    return {"terms": terms, "own": own, **options}
+
+
+def _is_readable(rates: Mapping[str, float] | str) -> bool:
+    try:
+        _fields(rates, "auto", "bernoulli", "auto")
+    except BadInput:
+        return False
+    return True
+
+
 def _read(text: str) -> tuple[list[tuple[str, object]], dict[str, str]]:
     """The entries and the options in a text, not yet checked for their meaning."""
     terms, *options = re.sub(r" ?([=,*]) ?", r"\1", " ".join(text.split())).split(" ")
@@ -247,7 +269,6 @@ def _read(text: str) -> tuple[list[tuple[str, object]], dict[str, str]]:
         name, _, value = option.partition("=")
         if name not in _OPTIONS or name in stated:
             remedy = "write fc1@input=0.5" if name == "position" else nearest(name, _OPTIONS)
-            remedy = f"put a comma before {option!r}" if _NUMBER.fullmatch(value) else remedy
             rule = f"after the terms of {text!r} must come noise=... and mask=... alone, each at most once"
             raise BadInput(rule, "placement", option, remedy)
         stated[name] = value

@@ -92,7 +92,8 @@ def uncertainty(
         data: `(inputs, labels)`, inputs alone, a Dataset, a DataLoader, an iterable of batches, or a tokenised
             `datasets.Dataset`. Inputs are a tensor, a tuple of tensors or a dict of tensors.
         passes: How many stochastic forwards.
-        measures: Names from `dropscope.measures`, or functions of your own; None takes `measures.DEFAULT`.
+        measures: Names from `dropscope.measures`, or functions of your own; None takes `measures.DEFAULT`,
+            "all" every one of them.
         label: Whether "mean" (the averaged passes) or "plain" (the pass without noise) decides the prediction.
         engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
         progress: True or False; None shows progress where it is read.
@@ -135,7 +136,8 @@ def maps(
         placement: Which sites get which noise at which rate, such as "all=0.2" or "own".
         data: Inputs, or anything `uncertainty` takes; examples of one shape.
         passes: How many stochastic forwards.
-        measures: Names from `dropscope.measures`, or functions of your own; None takes `measures.DEFAULT`.
+        measures: Names from `dropscope.measures`, or functions of your own; None takes `measures.DEFAULT`,
+            "all" every one of them.
         engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
         progress: True or False; None shows progress where it is read.
 

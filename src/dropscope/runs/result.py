@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pandas as pd
 from dropscope import scores
 from dropscope.checks import check_choice
 from dropscope.display import Table
+from dropscope.errors import BadInput
 from dropscope.runs.finalists import AGAINST, INTERVAL
 from dropscope.runs.plots import RunPlots
 from dropscope.runs.ranking import BestRows, best_table
@@ -18,6 +20,26 @@ from dropscope.runs.ranking import BestRows, best_table
 RANKING = tuple(name for name, score in scores.TABLE.items() if score.takes == "ranking")
 
 _SHOWN_BY = ("aurc", "augrc")  # the score that a run shows its best rows by
+_ALSO_CALLED = {
+    "auc": "error_auroc", "roc": "error_auroc", "roc_auc": "error_auroc", "rocauc": "error_auroc",
+    "ap": "error_auprc", "pr_auc": "error_auprc", "average_precision": "error_auprc",
+    "eaurc": "excess_aurc", "e_aurc": "excess_aurc", "risk_coverage": "aurc",
+}  # fmt: skip
+
+
+def check_score(value: object, name: str, valid: Iterable[str] = RANKING) -> str:
+    """The value, if it is a score that a sweep's rows have; other common names of those are only suggested."""
+    words, written = tuple(valid), str(value).lower()
+    rule = f"{name} must be one of {', '.join(words)}"
+    meant = _ALSO_CALLED.get(written)
+    if meant in words:
+        raise BadInput(rule, name, value, f"did you mean {meant!r}?")
+    if written in scores.TABLE and written not in RANKING:
+        takes = scores.TABLE[written].takes
+        raise BadInput(rule, name, value, f"call dropscope.scores.{written}: it scores {takes}, not a ranking")
+    if written == "accuracy":
+        raise BadInput(rule, name, value, "sort rows by 'accuracy': it is the predictions', whatever the measure")
+    return check_choice(value, name, words)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +98,7 @@ class Run:
         Raises:
             BadInput: For a score that the rows do not have.
         """
-        check_choice(score, "score", [name for name in RANKING if name in self.rows])
+        check_score(score, "score", [name for name in RANKING if name in self.rows])
         rising = scores.TABLE[score].direction == "lower"
         best = self.rows.sort_values(score, ascending=rising, kind="stable").head(count)
         return BestRows.of(self.with_intervals(best, score), score)

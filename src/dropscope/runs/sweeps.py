@@ -23,7 +23,7 @@ from dropscope.measures import Measure
 from dropscope.parameters import shares
 from dropscope.placement import Placement, as_placement
 from dropscope.runs.passes import LABELS
-from dropscope.runs.result import RANKING, Run
+from dropscope.runs.result import RANKING, Run, check_score
 from dropscope.runs.rows import RowMaker
 from dropscope.runs.runner import Job, run_job
 from dropscope.runs.store import Store
@@ -56,7 +56,8 @@ def sweep(
         data: Labelled data: `(inputs, labels)`, a Dataset, a DataLoader, an iterable of batches, or a tokenised
             `datasets.Dataset`. Inputs are a tensor, a tuple of tensors or a dict of tensors.
         passes: Passes per placement.
-        measures: Names from `dropscope.measures`, or functions of the statistics; None takes `measures.DEFAULT`.
+        measures: Names from `dropscope.measures`, or functions of the statistics; None takes `measures.DEFAULT`,
+            "all" every one of them.
         scores: Ranking scores of the rows; None takes all of them.
         label: Whether "mean" (the averaged passes) or "plain" (the pass without noise) decides the prediction.
         objective: The score that the finalists are chosen by.
@@ -150,9 +151,10 @@ class Asked:
         """Refuses what cannot be asked for."""
         check_passes(passes)
         check_choice(label, "label", LABELS)
-        check_choice(objective, "objective", RANKING)
+        check_score(objective, "objective")
+        scores = [scores] if isinstance(scores, str) else scores
         for name in scores or ():
-            check_choice(name, "scores", RANKING)
+            check_score(name, "scores")
         if placements is None:
             remedy = "pass a PlacementGrid or a list of texts"
             raise BadInput("placements must be given", "placements", None, remedy)

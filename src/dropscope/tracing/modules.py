@@ -39,6 +39,11 @@ RESHAPED = ELEMENTWISE | frozenset(
     {"view", "reshape", "transpose", "permute", "flatten", "unflatten", "squeeze", "unsqueeze", "swapaxes", "movedim"}
 )
 SPLITS = frozenset({"chunk", "split"})  # the halves of a gated feed-forward layer
+# What a residual block may do to its shortcut instead of a projection, to fit other sizes.
+SHORTCUTS = frozenset(
+    {"__getitem__", "pad", "cat", "concat", "concatenate", "interpolate"}
+    | {f"{kind}_pool{rank}d" for kind in ("avg", "max", "adaptive_avg", "adaptive_max") for rank in (1, 2, 3)}
+)
 # These ask about a tensor, not about its content, and return no tensor.
 QUESTIONS = frozenset({"size", "dim", "stride", "numel", "is_contiguous", "is_floating_point", "is_complex", "__len__"})
 _DROPOUT_CLASS = re.compile(r"Dropout|DropPath|StochasticDepth")

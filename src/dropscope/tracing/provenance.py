@@ -22,17 +22,15 @@ class Tag:
     """What is known of a value."""
 
     origin: tuple[str, int] | None = None  # the layer call (or residual sum) whose output this is, through norms
-    source: int = 0  # index of the value that layer was applied to
+    source: int = 0  # `shallow` of the value that layer was applied to
     fan_in: int = 0  # inputs of that layer, if linear
     hidden: int = 0  # set once activated: fan_in of the linear layer before the activation
     attention: str | None = None  # softmax weights, made in this module
     maps: bool = False  # feature maps of a convolution: channels are dimension 1
     depth: int = 0  # layers passed
-    index: int = 0
+    rank: int = 0
     past: int = 0  # bit i set: value i is an ancestor, or this value itself
-
-    def descends_from(self, index: int) -> bool:
-        return bool(self.past >> index & 1)
+    shallow: int = 0  # those of `past` that this value only pads, slices or pools, and itself
 
 
 _NOTHING = Tag()
@@ -55,16 +53,22 @@ class Tags:
     def of(self, *structures: Any) -> list[Tag]:
         return [tag for value in tensors(structures) if (tag := self.get(value)) is not None]
 
-    def make(self, value: Tensor, parents: Sequence[Tag], **known: Any) -> Tag:
-        """Tags a new value: it descends from its parents and is laid out like the deepest of them."""
+    def make(self, value: Tensor, parents: Sequence[Tag], *, shortcut: bool = False, **known: Any) -> Tag:
+        """Tags a new value: it descends from its parents and is laid out like the deepest of them.
+
+        A `shortcut` may stand for its deepest parents in a residual sum, unless it picks one entry of a dimension.
+        """
         self._count += 1
         main, past = _NOTHING, 1 << self._count
+        shallow, rank = past, value.dim()
         for parent in parents:
             past |= parent.past
             if parent.depth > main.depth or main is _NOTHING:
                 main = parent
-        laid_out = {"maps": main.maps and value.dim() > 2, "depth": main.depth}
-        tag = Tag(index=self._count, past=past, **{**laid_out, **known})
+        for parent in parents if shortcut else ():
+            shallow |= parent.shallow if parent.depth == main.depth and parent.rank == rank else 0
+        laid_out = {"maps": main.maps and rank > 2, "depth": main.depth}
+        tag = Tag(rank=rank, past=past, shallow=shallow, **{**laid_out, **known})
         self.set(value, tag)
         return tag
 
@@ -74,7 +78,7 @@ class Tags:
         """Tags the output of a layer; embeddings add no depth: what they are summed into is no residual branch."""
         before = before or _NOTHING
         depth = before.depth + (kind != "embedding")
-        known = {"origin": origin, "source": before.index, "fan_in": fan_in, "maps": kind == "conv", "depth": depth}
+        known = {"origin": origin, "source": before.shallow, "fan_in": fan_in, "maps": kind == "conv", "depth": depth}
         return self.make(value, [before], **known)
 
 
@@ -108,12 +112,13 @@ def passes_norm(tag: Tag) -> dict[str, Any]:
 def residual_branch(left: Tag, right: Tag) -> int | None:
     """The operand (0 or 1) of a sum that is the branch of a residual connection; None if the sum is something else.
 
-    The other operand is a value the branch was computed from, or one projection (layer, perhaps normed) of it.
+    The other operand is a value the branch was computed from, padded, sliced or pooled perhaps, or one projection
+    (layer, perhaps normed) of that.
     """
     deeper, other = (0, right) if left.depth >= right.depth else (1, left)
     branch = (left, right)[deeper]
-    if branch.depth > other.depth and branch.descends_from(other.index):
+    if branch.depth > other.depth and branch.past & other.shallow:
         return deeper
-    if branch.origin is not None and other.origin is not None and other.source and branch.descends_from(other.source):
+    if branch.origin is not None and other.origin is not None and branch.past & other.source:
         return deeper
     return None

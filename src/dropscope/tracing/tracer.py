@@ -221,7 +221,7 @@ class Tracer(TorchFunctionMode):
         if parents:
             known = survives(name, parents, lambda: self._path_around(nn.Softmax))
             for value in tensors(output):
-                self._tags.make(value, parents, **known)
+                self._tags.make(value, parents, shortcut=name in modules.SHORTCUTS, **known)
         return output
 
     def _path_around(self, leaf: type[nn.Module]) -> str:
@@ -284,7 +284,7 @@ class Tracer(TorchFunctionMode):
         point, written = Point(path, call, "branch"), in_place and branch == 0
         operands[branch] = self._show(point, args[branch], "residual", in_place=written)
         output = func(*operands, **kwargs)
-        self._tags.make(output, tags, origin=(path, call), source=tags[1 - branch].index)
+        self._tags.make(output, tags, origin=(path, call), source=tags[1 - branch].shallow)
         return self._show(Point(path, call, "sum"), output, "residual", in_place=in_place)
 
     # --- attention --------------------------------------------------------------------------------------------------
