@@ -111,7 +111,7 @@ def test_bad_input_is_one_clear_error_and_changes_nothing(
 SWEEP_ONLY: dict[str, tuple[dict[str, Any], str, str]] = {
     "keep": ({"keep": "best"}, "keep", "keep='top:50'"),
     "keep without number": ({"keep": "top:"}, "keep", "keep='top:50'"),
-    "objective": ({"objective": "auroc"}, "objective", "'aurc'"),
+    "objective": ({"objective": "auroc"}, "objective", "'error_auroc'"),
     "score": ({"scores": ["aurk"]}, "scores", "'aurc'"),
     "a score of probabilities": ({"scores": ["ece"]}, "scores", "'ece'"),
     "memory": ({"memory": "lots"}, "memory", "memory='4GiB'"),

@@ -78,8 +78,8 @@ class Tags:
         """Tags the output of a layer; embeddings add no depth: what they are summed into is no residual branch."""
         before = before or _NOTHING
         depth = before.depth + (kind != "embedding")
-        known = {"origin": origin, "source": before.shallow, "fan_in": fan_in, "maps": kind == "conv", "depth": depth}
-        return self.make(value, [before], **known)
+        maps, source = kind == "conv", before.shallow
+        return self.make(value, [before], origin=origin, source=source, fan_in=fan_in, maps=maps, depth=depth)
 
 
 def survives(name: str, parents: Sequence[Tag], module_path: Callable[[], str]) -> dict[str, Any]:
