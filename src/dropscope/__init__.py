@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dropscope.engine import PlanSummary
     from dropscope.errors import AuditFailed, BadInput, DropscopeError, MissingExtra
     from dropscope.injection import Audit, Noise, Site, Watch, audit, find_sites, injected, watch
+    from dropscope.loading import LoadedData, load_data
     from dropscope.placement import Placement, PlacementGrid, PlacementSpace
     from dropscope.runs import Run, maps, open_run, plan_sweep, sample, sweep, uncertainty
 
@@ -23,6 +24,7 @@ _ROOMS = {
     "engine": ("PlanSummary",),
     "errors": ("AuditFailed", "BadInput", "DropscopeError", "MissingExtra"),
     "injection": ("Audit", "Noise", "Site", "Watch", "audit", "find_sites", "injected", "watch"),
+    "loading": ("LoadedData", "load_data"),
     "placement": ("Placement", "PlacementGrid", "PlacementSpace"),
     "runs": ("Run", "maps", "open_run", "plan_sweep", "sample", "sweep", "uncertainty"),
 }
@@ -33,6 +35,7 @@ __all__ = [
     "AuditFailed",
     "BadInput",
     "DropscopeError",
+    "LoadedData",
     "MissingExtra",
     "Noise",
     "Placement",
@@ -46,6 +49,7 @@ __all__ = [
     "audit",
     "find_sites",
     "injected",
+    "load_data",
     "maps",
     "measures",
     "open_run",

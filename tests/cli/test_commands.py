@@ -4,7 +4,9 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 import dropscope
@@ -47,7 +49,28 @@ def data():
     return torch.rand(16, 1, 4, 4, generator=generator), torch.arange(16) % 3
 
 def wrong():
-    return torch.zeros(4, 7)
+    return torch.zeros(4, 7), torch.zeros(4)
+
+def coloured():
+    return torch.zeros(4, 3, 4, 4), torch.zeros(4)
+
+def by_key():
+    x, y = data()
+    return [{"image": image, "label": label} for image, label in zip(x.split(8), y.split(8))]
+
+def badly_labelled():
+    return data()[0], ["cat"] * 16
+
+def scaled(image):
+    import numpy
+    return torch.from_numpy(numpy.array(image, dtype="float32"))[None] / 99
+
+class Divides(Net):
+    def forward(self, x):
+        return super().forward(x) * (1 // (len(x) - len(x)))
+
+def divides():
+    return Divides()
 """
 
 
@@ -175,8 +198,9 @@ def test_a_bad_placement_is_refused_before_any_code_runs(run):
         ("toy.py:data", "toy.py:data", "torch.nn.Module"),
         ("toy.py:model", "toy.py:datta", "'data'?"),
         ("toy.py:model", "toy.py:model", "Net"),
-        ("toy.py:model", "missing.csv", "hf:CHECKPOINT"),
-        ("toy.py:model", "missing_folder", "'missing_folder'"),
+        ("toy.py:model", "missing.csv", "not found"),
+        ("toy.py:model", "missing_folder", "'missing_folder', which was not found"),
+        ("toy.py:model", "toy.pt", "not found. Did you mean 'toy.py'"),
     ],
 )
 def test_a_bad_name_is_one_message_and_exit_code_2(run, model, data, named):
@@ -213,8 +237,53 @@ def test_a_missing_argument_is_bad_input_too(run):
 
 
 def test_a_fault_that_is_not_bad_input_keeps_its_traceback(run):
-    result = run("sites", "toy.py:model", "--data", "toy.py:wrong", code=1)
-    assert isinstance(result.exception, RuntimeError)
+    result = run("sites", "toy.py:divides", *TOY_DATA, code=1)
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--dry-run",), ("--json",)])
+def test_inputs_that_do_not_fit_are_one_message_with_their_shape(run, arguments):
+    commands = [("audit", "toy.py:model", "fc1=0.5"), ("sweep", "toy.py:model", "--sites", "fc1")]
+    commands += [] if arguments == ("--dry-run",) else [("sites", "toy.py:model")]
+    for command in commands:
+        for data in ("toy.py:wrong", "toy.py:coloured"):
+            result = run(*command, "--data", data, *arguments, code=2)
+            assert refusal(result).name == "data"
+            assert ", 7) float32" in result.stderr or ", 3, 4, 4) float32" in result.stderr
+
+
+def test_fields_of_dicts_are_named_by_keys(run):
+    result = run("audit", "toy.py:model", "fc1=0.5", "--data", "toy.py:by_key", code=2)
+    assert "--keys image,label" in result.stderr
+    assert ": ok" in run("audit", "toy.py:model", "fc1=0.5", "--data", "toy.py:by_key", "--keys", "image,label").stdout
+
+
+def test_labels_are_not_read_where_they_are_not_needed(run):
+    assert ": ok" in run("audit", "toy.py:model", "fc1=0.5", "--data", "toy.py:badly_labelled").stdout
+    assert "fc1" in run("sites", "toy.py:model", "--data", "toy.py:badly_labelled").stdout
+
+
+def test_an_image_folder_from_sites_to_a_sweep(run, tmp_path):
+    for number in range(8):
+        for name, value in (("cat", 10), ("dog", 90), ("eel", 200)):
+            (tmp_path / "pictures" / name).mkdir(parents=True, exist_ok=True)
+            grey = np.full((4, 4), value + number, np.uint8)
+            Image.fromarray(grey).save(tmp_path / "pictures" / name / f"{number}.png")
+    assert run("sites", "toy.py:model", "--data", "pictures").stderr == ""
+    assert ": ok" in run("audit", "toy.py:model", "fc1=0.5", "--data", "pictures/cat").stdout
+    options = ("--sites", "fc1", "--rates", "0.5", "--passes", "3")
+    result = run("sweep", "toy.py:model", "--data", "pictures", *options)
+    assert "5 rows" in result.stdout
+    assert "remark: pixels are in [0, 1], not normalised" in result.stderr
+    assert "--mean imagenet" in result.stderr
+    options = (*options, "--mean", "0.5", "--std", "0.25")
+    assert "not normalised" not in run("sweep", "toy.py:model", "--data", "pictures", *options).stderr
+    unlabelled = run("sweep", "toy.py:model", "--data", "pictures/cat", *options, code=2)
+    assert "sub-folder per class" in unlabelled.stderr
+    wrong = run("sweep", "toy.py:model", "--data", "pictures", *options, "--class-names", "cat,dog", code=2)
+    assert refusal(wrong).name == "class_names"
+    transformed = run("sites", "toy.py:model", "--data", "pictures", "--transforms", "toy.py:scaled")
+    assert "fc1" in transformed.stdout
 
 
 @pytest.mark.parametrize("framework", ["torch", "hf", "monai"])

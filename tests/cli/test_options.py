@@ -125,12 +125,20 @@ def test_every_option_of_every_command_has_a_help() -> None:
     assert [name for name, parameter in options.items() if not parameter.help] == []
 
 
-def test_data_options_are_the_arguments_of_load_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_options_are_the_arguments_of_load_data(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from dropscope import loading
 
     asked: dict[str, Any] = {}
-    monkeypatch.setattr(loading, "load_data", lambda name, model, **options: asked.update(options, name=name))
+
+    def load(name: str, model: Any, **options: Any) -> loading.LoadedData:
+        asked.update(options, name=name)
+        return loading.LoadedData([], remarks=("texts are cut; pass text_column='body'",))
+
+    monkeypatch.setattr(loading, "load_data", load)
     DataOptions("a.csv", text_column="body").load(None)  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "remark: texts are cut; pass --text-column body\n"
     assert asked["name"] == "a.csv"
     assert asked["text_column"] == "body"
     assert asked["labels"] is None

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from dropscope.errors import MissingExtra
-from dropscope.loading.names import MODEL_FORMS, LoadedModel, load_data, load_model
+from dropscope.loading.names import MODEL_FORMS, LoadedModel, load_model
+from dropscope.loading.sources import load_data
 from support.errors import refused
 
 NET = """
@@ -27,7 +28,7 @@ PLAIN = LoadedModel("net.py:model", nn.Linear(4, 2))
 def test_a_file_names_model_and_data(write):
     write("net.py", NET)
     model = load_model("net.py:model")
-    x, y = load_data("net.py:data", model)
+    x, y = load_data("net.py:data", model).dataset
     assert isinstance(model.module, nn.Sequential)
     assert x.shape == (5, 4)
     assert y.tolist() == [0, 1, 2, 0, 1]
@@ -55,7 +56,7 @@ def test_neighbours_are_importable_while_the_file_runs_and_the_path_is_restored(
 
 def test_a_file_runs_once_and_hides_no_installed_module(write):
     write("torch.py", "RUNS = []\nRUNS.append(1)\nfrom collections import Counter\n" + "def data():\n    return RUNS")
-    assert load_data("torch.py:data", PLAIN) is load_data("torch.py:data", PLAIN)
+    assert load_data("torch.py:data", PLAIN).dataset is load_data("torch.py:data", PLAIN).dataset
     assert sys.modules["torch"] is torch
 
 

@@ -8,7 +8,8 @@ import torch
 from dropscope.data.dataset import read_data
 from dropscope.errors import MissingExtra
 from dropscope.loading.huggingface import CheckpointNotFound, load_classifier, read_checkpoint
-from dropscope.loading.names import load_data, load_model
+from dropscope.loading.names import load_model
+from dropscope.loading.sources import load_data
 from support.errors import refused
 
 
@@ -40,7 +41,7 @@ def test_a_checkpoint_with_a_table(checkpoint, write):
     model = load_model(f"hf:{checkpoint}")
     assert not model.remarks
     assert not model.module.training
-    found = read_data(load_data("val.csv", model))
+    found = read_data(load_data("val.csv", model).dataset)
     assert found.labels.tolist() == [1, 0]
     assert found.batches[0].call.kwargs["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
 

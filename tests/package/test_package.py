@@ -12,7 +12,7 @@ PUBLIC = {
     "watch", "find_sites", "Site", "Placement", "injected", "audit", "sample", "uncertainty", "maps", "PlacementGrid",
     "PlacementSpace", "sweep", "plan_sweep", "Run", "compare", "tune", "UncertaintyPredictor", "measures", "scores",
     "open_run", "BadInput", "AuditFailed", "DropscopeError", "MissingExtra", "__version__",
-    "Audit", "Noise", "PlanSummary", "Watch",  # what the functions above return or yield
+    "load_data", "Audit", "LoadedData", "Noise", "PlanSummary", "Watch",  # what the functions above take or return
 }  # fmt: skip
 LATER = {"compare", "tune", "UncertaintyPredictor"}
 EXTRAS = ("transformers", "datasets", "monai", "nibabel")

@@ -72,6 +72,15 @@ def in_flags(error: BadInput, flags: Mapping[str, Flag]) -> str:
     return sentence(_translate(error.what, flags, error.name), received, _translate(error.remedy, flags))
 
 
+def spell(text: str, flags: Mapping[str, Flag]) -> str:
+    """A remark of the library, with each `name=value` as a flag.
+
+    >>> spell("pixels are not normalised; pass mean='imagenet'", {"mean": Flag("--mean")})
+    'pixels are not normalised; pass --mean imagenet'
+    """
+    return _translate(text, flags)
+
+
 def _translate(text: str, flags: Mapping[str, Flag], subject: str | None = None) -> str:
     """The text with every `name=value` as a flag, and with the first mention of `subject` as one."""
     pending = subject

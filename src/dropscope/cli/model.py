@@ -91,16 +91,17 @@ def audit(
 ) -> None:
     """Check that noise takes effect where a placement asks for it, at the rate it asks for, and nowhere else."""
     parsed = Placement.parse(placement)  # a mistake in it is reported before torch is imported
-    from dropscope.injection import audit as run_audit
-    from dropscope.injection import resolve
+    from dropscope.injection import Audited, audit_resolved, resolve
+    from dropscope.model import Call, unwrap
 
     loaded, example = _load(model, source)
+    audited = Audited(unwrap(loaded.module), _examine(loaded, example), Call.of(example), seed)
+    resolved = resolve(parsed, audited.site_map)
     if dry_run:
-        resolved = resolve(parsed, _examine(loaded, example))
         noise = [{"site": _address(point), "noise": s.noise, "rate": s.rate} for point, s in resolved.items()]
         print_plan(_describe(loaded, example), noise, as_json)
         return
-    report = run_audit(loaded.module, parsed, example, seed=seed)
+    report = audit_resolved(audited, resolved, parsed)
     if as_json:
         print_json({**asdict(report), "placement": str(report.placement), "ok": report.ok})
     else:
@@ -174,14 +175,16 @@ def _load(model: str, source: DataOptions) -> tuple[LoadedModel, Any]:
     from dropscope.loading import few_inputs
 
     loaded = load_model(model)
-    return loaded, few_inputs(source.load(loaded), loaded.module)
+    return loaded, few_inputs(source.load(loaded, labelled=False), loaded.module)
 
 
 def _examine(loaded: LoadedModel, example: Any) -> SiteMap:
     from dropscope.injection import examine, require_sites
-    from dropscope.model import Call, unwrap
+    from dropscope.model import Call, accepted, unwrap
 
-    site_map = examine(unwrap(loaded.module), Call.of(example))
+    call = Call.of(example)
+    with accepted(call):
+        site_map = examine(unwrap(loaded.module), call)
     require_sites(site_map)
     return site_map
 

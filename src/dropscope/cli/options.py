@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_
 
 import typer
 
+from dropscope.cli.console import stderr
+from dropscope.cli.flags import Flag, spell
 from dropscope.errors import BadInput
 from dropscope.parameters import entries
 
 if TYPE_CHECKING:
-    from dropscope.loading import LoadedModel
+    from dropscope.loading import LoadedData, LoadedModel
 
 Command = Callable[..., None]
 Number = TypeVar("Number", int, float)
@@ -63,25 +65,41 @@ class DataOptions:
     commands, and reaches `loading.load_data` as an argument of the same name.
 
     Attributes:
-        data: The data: file.py:callable, a .csv, .jsonl or .parquet of texts, or an image folder.
+        data: The data: file.py:callable, a .csv, .jsonl or .parquet of texts, or an image folder with a sub-folder per
+            class, with a table of labels, or without labels.
+        keys: Of dicts: the fields of the input and the label, such as image,label.
+        tokenizer: Checkpoint whose tokenizer reads the texts. Default: the model's own.
         text_column: Column of the texts in a table. Default: 'text'.
         label_column: Column of the labels in a table. Default: 'label', if present.
         labels: Table of an image folder, with columns file and label. Default: labels.csv in the folder.
         image_size: Resize images: one side, or HEIGHTxWIDTH.
+        mean: Subtracted from pixels in [0, 1]: one number, one per channel, imagenet or cifar10.
+        std: What pixels are divided by after that. Default: that of the data set that `mean` names.
+        transforms: From a PIL image to a tensor: file.py:callable, in place of `image_size`, `mean` and `std`.
+        class_names: In the order of the model's outputs, comma-separated, or a file with one per line.
     """
 
     data: str
+    keys: Sequence[str] | None = None
+    tokenizer: str | None = None
     text_column: str | None = None
     label_column: str | None = None
     labels: str | None = None
     image_size: str | None = None
+    mean: str | None = None
+    std: str | None = None
+    transforms: str | None = None
+    class_names: str | None = None
 
-    def load(self, model: LoadedModel) -> Any:
-        """The data, in one of the forms that `dropscope.data.read_data` takes."""
+    def load(self, model: LoadedModel, *, labelled: bool = True) -> LoadedData:
+        """The data, with its remarks on stderr; what needs no labels leaves them unread."""
         from dropscope.loading import load_data
 
         options = asdict(self)
-        return load_data(options.pop("data"), model, **options)
+        loaded = load_data(options.pop("data"), model, labelled=labelled, **options)
+        for remark in loaded.remarks:
+            stderr().print(f"remark: {spell(remark, {name: Flag(_flag(name)) for name in options})}")
+        return loaded
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------
@@ -164,7 +182,7 @@ class _Field:
 def _fields(record: Any, flags: Mapping[str, str], without: Sequence[str]) -> dict[str, _Field]:
     hints, texts = get_type_hints(record), entries(record.__doc__ or "", "Attributes")
     listed = [field for field in fields(record) if field.name not in without]
-    spelled = {field.name: flags.get(field.name, f"--{field.name.replace('_', '-')}") for field in listed}
+    spelled = {field.name: flags.get(field.name, _flag(field.name)) for field in listed}
     found = {}
     for field in listed:
         name, default = field.name, field.default
@@ -187,6 +205,10 @@ def _fields(record: Any, flags: Mapping[str, str], without: Sequence[str]) -> di
         )
         found[name] = _Field(parameter, spelled[name], items)
     return found
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _kind(hint: Any) -> tuple[Any, type | None]:

@@ -2,6 +2,6 @@
 
 from dropscope.data.batches import Batch, Data
 from dropscope.data.collate import Keys
-from dropscope.data.dataset import check_labels, read_data
+from dropscope.data.dataset import check_labels, first_call, read_data
 
-__all__ = ["Batch", "Data", "Keys", "check_labels", "read_data"]
+__all__ = ["Batch", "Data", "Keys", "check_labels", "first_call", "read_data"]

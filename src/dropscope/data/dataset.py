@@ -7,21 +7,22 @@ for the forms of data, `batches` for the result.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from dropscope.checks import check_count
 from dropscope.data import collate
 from dropscope.data.batches import Batch, Data
 from dropscope.data.collate import Keys, RawBatch
 from dropscope.errors import BadInput, Phrase
-from dropscope.model import id_keys, random_state_kept
+from dropscope.model import Call, id_keys, random_state_kept
 
 
 def read_data(
@@ -97,6 +98,32 @@ def read_data(
         batches = [replace(batch, keys=batch.call.keys()) for batch in batches]
     keyed_by = "fingerprint" if ids is None else "index" if by_index else "ids"
     return Data(tuple(batches), keyed_by, _fingerprint(batches))
+
+
+def first_call(data: Any, count: int = 8, keys: Keys | None = None) -> Call:
+    """A call on the first examples of data of any form, as far as possible without reading the rest.
+
+    Labels are not looked at.
+    """
+    few = _head(data.tensors if isinstance(data, TensorDataset) else data, count)
+    with random_state_kept():
+        raw = collate.raw_batches(
+            few, batch_size=count, keys=keys, fields={}, pad=0, by_index=False, by_position=False
+        )  # fmt: skip
+    return raw[0].call.take(range(min(count, raw[0].size)))
+
+
+def _head(data: Any, count: int) -> Any:
+    """The first examples of data that is slow to read whole; data in memory is returned as it is."""
+    if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
+        return DataLoader(_head(data.dataset, count), batch_size=count, collate_fn=data.collate_fn)
+    if hasattr(data, "select") and hasattr(data, "column_names"):  # datasets.Dataset
+        return data.select(range(min(count, len(data))))
+    if isinstance(data, Dataset) and hasattr(data, "__len__"):
+        return Subset(data, range(min(count, len(data))))
+    if isinstance(data, Tensor | Mapping | tuple | list | str) or not isinstance(data, Iterable):
+        return data
+    return list(islice(data, 1))
 
 
 def check_labels(labels: Tensor, classes: int, ignore_label: int | None = None) -> None:

@@ -31,6 +31,7 @@ from dropscope.injection import (
     examine,
     resolve,
 )
+from dropscope.loading import as_class_names, as_loaded, class_names_of_model, settle_class_names
 from dropscope.model import Call, Outputs, accepted, device_of, probabilities, state_kept, unwrap
 from dropscope.placement import Placement, as_placement
 
@@ -52,6 +53,7 @@ class Session:
     dense: bool  # a prediction per voxel, pixel or label, not per example
     ignore_label: int | None = None  # marks what has no label
     half: nn.Module | None = None  # a copy in bf16, which then runs the passes
+    class_names: tuple[str, ...] | None = None  # in the order of the outputs
 
     @property
     def running(self) -> nn.Module:
@@ -113,6 +115,8 @@ class SessionOptions(TypedDict, total=False):
     precision: str
     keys: Keys | None
     ignore_label: int | None
+    tokenizer: Any
+    class_names: Sequence[str] | str | None
 
 
 def open_session(
@@ -129,13 +133,16 @@ def open_session(
     precision: str = "fp32",
     keys: Keys | None = None,
     ignore_label: int | None = None,
+    tokenizer: Any = None,
+    class_names: Sequence[str] | str | None = None,
 ) -> Session:
     """Reads and checks everything, before any pass is run.
 
     Args:
         model: A trained model. It is left exactly as it was.
         data: `(inputs, labels)`, inputs alone, a Dataset, a DataLoader, an iterable of batches, or a tokenised
-            `datasets.Dataset`. Inputs are a tensor, a tuple of tensors or a dict of tensors.
+            `datasets.Dataset`. Inputs are a tensor, a tuple of tensors or a dict of tensors. Also an image folder, a
+            table of texts, texts or a frame, or what `load_data` returns.
         seed: Seed of the noise. The same seed, placement and example give the same masks everywhere.
         masks: "per_example" draws a mask for every example, as nn.Dropout does; "per_pass" one for all of a pass.
         outputs: What the model returns: "logits", "probabilities", "binary_logit", "multilabel_logits", or a function
@@ -147,6 +154,9 @@ def open_session(
         precision: "fp32", or "bf16" for a copy of the model in half precision.
         keys: For dicts: the names of input and label, such as ("image", "label").
         ignore_label: The label of what counts nowhere, in dense labels.
+        tokenizer: For texts: the tokenizer of the model, or the name of its checkpoint.
+        class_names: In the order of the model's outputs: a sequence, a text with commas, or a file with one per line.
+            None takes those of the data, or of the model's config.
 
     Returns:
         The session.
@@ -165,8 +175,11 @@ def open_session(
     if device is not None and as_device(device) != where:
         where = as_device(device)
         model = copy.deepcopy(model).to(where)
+    of_data: tuple[str, ...] | None = None
     if not isinstance(data, Data):
-        data = read_data(data, ids=ids, groups=groups, batch_size=batch_size, keys=keys)
+        loaded = as_loaded(data, model, tokenizer)
+        of_data = loaded.class_names
+        data = read_data(loaded.dataset, ids=ids, groups=groups, batch_size=batch_size, keys=keys or loaded.keys)
     first = data.batches[0]
     labels = [batch.labels for batch in data.batches if batch.labels is not None]
     few = first.call.to(where).take(range(min(2, first.n)))
@@ -183,7 +196,9 @@ def open_session(
         raise BadInput("labels must have the shape of the predictions", "labels", received, remedy)
     half = copy.deepcopy(model).to(torch.bfloat16) if precision == "bf16" else None
     classes, dense = shown.shape[1], shown.dim() > 2
-    return Session(model, data, site_map, outputs, where, seed, masks, classes, dense, ignore_label, half)
+    named = shown.shape[2] if outputs == "multilabel_logits" else classes
+    names = settle_class_names(as_class_names(class_names), of_data, class_names_of_model(model), named)
+    return Session(model, data, site_map, outputs, where, seed, masks, classes, dense, ignore_label, half, names)
 
 
 def _examined(model: nn.Module, call: Call, outputs: Outputs, labels: Sequence[Tensor]) -> tuple[SiteMap, Tensor]:

@@ -22,7 +22,7 @@ from dropscope.injection.injector import Noise, disturbed
 from dropscope.injection.resolution import ResolvedPlacement, SiteNoise, resolve
 from dropscope.injection.sites import SiteMap, examine
 from dropscope.injection.tally import Tally, disagreement, state_mark
-from dropscope.model import Call, output_tensors, state_kept, unwrap
+from dropscope.model import Call, accepted, device_of, output_tensors, state_kept, unwrap
 from dropscope.placement import Placement, as_placement
 from dropscope.tracing import Point
 
@@ -156,14 +156,14 @@ def audit(model: nn.Module, placement: Placement | str, example: Any, seed: int 
         model: Any `nn.Module`.
         placement: Where noise goes, as a `Placement` or its text.
         example: What the model is called with: a tensor, a tuple or a dict of tensors. The first eight examples are
-            used.
+            used. Also what `load_data` returns.
         seed: The seed of the noise.
 
     Returns:
         An `Audit` with a finding per site. Call `raise_if_failed()` on it to stop where something is wrong.
 
     Raises:
-        BadInput: If the placement does not fit the model.
+        BadInput: If the placement does not fit the model, or the model does not take the example.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
@@ -173,8 +173,9 @@ def audit(model: nn.Module, placement: Placement | str, example: Any, seed: int 
     """
     model = unwrap(model)
     placement = as_placement(placement)
-    call = Call.of(example, "example")
-    site_map = examine(model, call)
+    call = Call.of(example, "example").to(device_of(model))
+    with accepted(call, "example"):
+        site_map = examine(model, call)
     return audit_resolved(Audited(model, site_map, call, seed), resolve(placement, site_map), placement)
 
 

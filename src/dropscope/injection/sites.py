@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from dropscope.errors import BadInput, Phrase
 from dropscope.injection.roles import Site, Sites, Value, list_sites
-from dropscope.model import Call, accepted, output_tensors, random_state_kept, shadow, unwrap
+from dropscope.model import Call, accepted, device_of, output_tensors, random_state_kept, shadow, unwrap
 from dropscope.noise import Layout
 from dropscope.tracing import (
     LAYERDROP,
@@ -58,7 +58,8 @@ def find_sites(model: nn.Module, example: Any) -> list[Site]:
 
     Args:
         model: Any `nn.Module`.
-        example: What the model is called with: a tensor, a tuple or a dict of tensors. One example is enough.
+        example: What the model is called with: a tensor, a tuple or a dict of tensors. One example is enough. Also
+            what `load_data` returns.
 
     Returns:
         The sites in call order: a list that prints as a table. Texts of placements use their names.
@@ -71,9 +72,10 @@ def find_sites(model: nn.Module, example: Any) -> list[Site]:
         >>> [(site.name, site.kind, site.positions[0]) for site in find_sites(net, torch.zeros(1, 4))]
         [('0', 'linear', 'after_activation'), ('1', 'activation', 'output'), ('2', 'head', 'output')]
     """
-    call = Call.of(example, "example")
+    model = unwrap(model)
+    call = Call.of(example, "example").to(device_of(model))
     with accepted(call, "example"):
-        return Sites(examine(unwrap(model), call).sites)
+        return Sites(examine(model, call).sites)
 
 
 def examine(model: nn.Module, call: Call) -> SiteMap:

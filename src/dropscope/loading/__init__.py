@@ -1,6 +1,6 @@
 """Models and data by name: code, Hugging Face checkpoints, tables and image folders."""
 
-from dropscope.loading.files import column_texts, empty_cell, find_column, read_json_lines, read_table, read_text
+from dropscope.loading.classes import as_class_names, class_names_of_model, settle_class_names
 from dropscope.loading.huggingface import (
     Checkpoint,
     CheckpointNotFound,
@@ -9,12 +9,18 @@ from dropscope.loading.huggingface import (
     quiet,
     read_checkpoint,
 )
-from dropscope.loading.names import LoadedModel, few_inputs, load_data, load_model
+from dropscope.loading.names import LoadedModel, load_model
+from dropscope.loading.sources import LoadedData, as_loaded, few_inputs, load_data
+from dropscope.loading.tables import column_texts, empty_cell, find_column, read_json_lines, read_table, read_text
 
 __all__ = [
     "Checkpoint",
     "CheckpointNotFound",
+    "LoadedData",
     "LoadedModel",
+    "as_class_names",
+    "as_loaded",
+    "class_names_of_model",
     "column_texts",
     "empty_cell",
     "few_inputs",
@@ -28,4 +34,5 @@ __all__ = [
     "read_json_lines",
     "read_table",
     "read_text",
+    "settle_class_names",
 ]

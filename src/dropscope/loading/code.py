@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -52,6 +53,21 @@ def call_code(name: str, argument: str, forms: str) -> Any:
         return _run(_callable(module, parsed), parsed)
 
 
+def load_transforms(name: str) -> Callable[[Any], Any]:
+    """The function of an image that `name` stands for, or that the callable `name` returns without arguments."""
+    parsed = _parse(name, "transforms", "write file.py:callable, a function of an image")
+    with _importable(parsed.path.parent if parsed.path else Path.cwd()), quiet_stdout():
+        module = _run(lambda: _module(parsed), parsed)
+        value = _attribute(module, parsed)
+        if callable(value) and _takes(value, 0):
+            value = _run(value, parsed)
+    if not callable(value) or not _takes(value, 1):
+        remedy = "name a function from a PIL image to a tensor, or one that returns such a function"
+        what = f"transforms={name!r} must name a function of one image"
+        raise BadInput(what, "transforms", Phrase(type(value).__name__), remedy)
+    return value
+
+
 @contextlib.contextmanager
 def quiet_stdout() -> Iterator[None]:
     """Sends what other people's code prints to stderr: stdout is for the answer, which may be JSON."""
@@ -65,8 +81,8 @@ def _parse(name: str, argument: str, forms: str) -> _Name:
         remedy = f"write {name}:callable" if name.endswith(".py") else forms
         raise BadInput(f"{argument} must be file.py:callable or package.module:callable", argument, name, remedy)
     path = Path(where).resolve() if where.endswith(".py") else None
-    if path is not None and not path.is_file():
-        beside = sorted(p.name for p in path.parent.glob("*.py")) if path.parent.is_dir() else []
+    if path is not None and not os.path.isfile(path):
+        beside = sorted(p.name for p in path.parent.glob("*.py")) if os.path.isdir(path.parent) else []
         remedy = nearest(path.name, beside) if beside else "check the path; `dropscope new torch` writes such a file"
         raise BadInput(f"the file in {argument} must exist", argument, where, remedy)
     return _Name(name, where, attribute, path, argument)
@@ -94,26 +110,37 @@ def _file_module(path: Path) -> ModuleType:
     return module
 
 
-def _callable(module: ModuleType, name: _Name) -> Callable[[], Any]:
+def _attribute(module: ModuleType, name: _Name) -> Any:
     value = getattr(module, name.attribute, None)
     if value is None:
         functions = [n for n, value in vars(module).items() if inspect.isfunction(value) and not n.startswith("_")]
         remedy = nearest(name.attribute, functions) if functions else f"define {name.attribute}() there"
         raise BadInput(f"{name.where} must define the callable in {name.argument}", name.argument, name.attribute,
                        remedy)  # fmt: skip
+    return value
+
+
+def _callable(module: ModuleType, name: _Name) -> Callable[[], Any]:
+    value = _attribute(module, name)
     what = f"{name.argument}={name.text!r} must name a callable without arguments"
     if isinstance(value, nn.Module) or not callable(value):
         remedy = f"wrap it in a function without arguments that returns {name.attribute}, and name that function"
         raise BadInput(what, name.argument, Phrase(type(value).__name__), remedy)
-    try:
-        inspect.signature(value).bind()
-    except TypeError:
+    if not _takes(value, 0):
         remedy = "give every argument a default, or name a function that calls it"
-        shown = Phrase(f"{name.attribute}{inspect.signature(value)}")
-        raise BadInput(what, name.argument, shown, remedy) from None
-    except ValueError:
-        pass  # a callable written in C, without a signature to look at
+        raise BadInput(what, name.argument, Phrase(f"{name.attribute}{inspect.signature(value)}"), remedy)
     return value
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether a call with so many arguments fits. A callable written in C has no signature to look at, and may."""
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:
+        return True
+    return True
 
 
 def _run(function: Callable[[], Any], name: _Name) -> Any:

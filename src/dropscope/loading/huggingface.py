@@ -76,7 +76,7 @@ def read_checkpoint(name: str, *, local: bool = False) -> Checkpoint:
     """
     config = _pretrained("AutoConfig", name, local_files_only=local)
     tokenizer, remarks = read_tokenizer(name, config, local=local)
-    return Checkpoint(name, config, tokenizer, _longest(config, tokenizer), remarks)
+    return Checkpoint(name, config, tokenizer, longest_text(config, tokenizer), remarks)
 
 
 def read_tokenizer(name: str, config: Any, *, local: bool = False) -> tuple[Any, tuple[str, ...]]:
@@ -164,7 +164,8 @@ def _pretrained(auto: str, name: str, **options: Any) -> Any:
         ) from error
 
 
-def _longest(config: Any, tokenizer: Any) -> int:
+def longest_text(config: Any, tokenizer: Any) -> int:
+    """How many tokens of a text the model takes."""
     limits = [_NO_LIMIT, tokenizer.model_max_length]
     positions = getattr(config, "max_position_embeddings", None)
     if isinstance(positions, int) and positions > 0:

@@ -51,13 +51,15 @@ class Call:
         """
         if isinstance(inputs, Call):
             return inputs
+        if hasattr(inputs, "first_inputs"):  # data that was loaded
+            inputs = inputs.first_inputs()
         if isinstance(inputs, Tensor):
             return cls((inputs,))
         if isinstance(inputs, tuple | list):
             return cls(tuple(inputs))
         if hasattr(inputs, "keys") and hasattr(inputs, "__getitem__"):  # dict, and Hugging Face's BatchEncoding
             return cls((), {key: inputs[key] for key in inputs.keys() if key not in LABEL_KEYS})  # noqa: SIM118
-        remedy = "pass what you call the model with"
+        remedy = "pass what you call the model with; for files and texts, what load_data returns"
         what = f"{name} must be a tensor, a tuple of tensors or a dict of tensors"
         raise BadInput(what, name, Phrase(type(inputs).__name__), remedy)
 
@@ -172,11 +174,27 @@ def accepted(call: Call, name: str = "data") -> Iterator[None]:
         yield
     except (torch.OutOfMemoryError, DropscopeError):
         raise
-    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError) as error:
         shapes = ", ".join(f"{tuple(t.shape)} {str(t.dtype)[6:]}" for t in call.tensors)
         received = Phrase(f"{type(error).__name__}: {first_line(error)}")
-        remedy = f"call the model on them yourself first; the first inputs are {shapes}"
+        advice = _keys_remedy(call, name) if _is_misnamed(call, error) else "call the model on them yourself first"
+        remedy = f"{advice}; the first inputs are {shapes}"
         raise BadInput(f"{name} must be what the model takes", name, received, remedy) from error
+
+
+def _is_misnamed(call: Call, error: Exception) -> bool:
+    """Whether the names of a dict are not those of the model's arguments."""
+    said = str(error)
+    return bool(call.kwargs) and isinstance(error, TypeError) and ("keyword" in said or "positional argument" in said)
+
+
+def _keys_remedy(call: Call, name: str) -> str:
+    names = list(call.kwargs)
+    chosen = next((key for key in names if key in ("image", "inputs", "x")), names[0])
+    if name != "data":
+        return f"pass the input itself: {name}[{chosen!r}]"
+    label = next((key for key in names if key in ("mask", "seg", "target", "y") and key != chosen), LABEL_KEYS[1])
+    return f"say which field is the input and which the label: keys=({chosen!r}, {label!r})"
 
 
 def id_keys(ids: Sequence[Any] | Tensor) -> Tensor:

@@ -176,7 +176,7 @@ def _job(
         received = Phrase("one prediction per voxel, pixel or label")
         raise BadInput("model must predict whole examples in a sweep", "model", received, "use maps, or uncertainty")
     if session.data.labels is None:
-        remedy = "pass (inputs, labels), or use uncertainty"
+        remedy = "pass (inputs, labels), a label column, a folder with a sub-folder per class, or use uncertainty"
         raise BadInput("data must have labels to compare with", "data", Phrase("inputs without labels"), remedy)
     budget = memory_bytes(memory, session.device)
     if store is not None:

@@ -188,4 +188,5 @@ def _own(options: Options, size: Preset) -> Task:
     data = load_data(
         str(options.data), model, label_column=options.label_column, labels=labels, image_size=options.image_size
     )
-    return own_task(model.module, data, options.sites, size.test)
+    task = own_task(model.module, data.dataset, options.sites, size.test)
+    return replace(task, remarks=(*data.remarks, *task.remarks))
