@@ -18,7 +18,18 @@ if TYPE_CHECKING:
     from dropscope.injection import Audit, Noise, Site, Watch, audit, find_sites, injected, watch
     from dropscope.loading import LoadedData, load_data
     from dropscope.placement import Placement, PlacementGrid, PlacementSpace
-    from dropscope.runs import Run, maps, open_run, plan_sweep, sample, sweep, uncertainty
+    from dropscope.runs import (
+        Choice,
+        Judgement,
+        Run,
+        maps,
+        open_run,
+        plan_sweep,
+        sample,
+        sweep,
+        try_out,
+        uncertainty,
+    )
 
 _ROOMS = {
     "engine": ("PlanSummary",),
@@ -26,7 +37,18 @@ _ROOMS = {
     "injection": ("Audit", "Noise", "Site", "Watch", "audit", "find_sites", "injected", "watch"),
     "loading": ("LoadedData", "load_data"),
     "placement": ("Placement", "PlacementGrid", "PlacementSpace"),
-    "runs": ("Run", "maps", "open_run", "plan_sweep", "sample", "sweep", "uncertainty"),
+    "runs": (
+        "Choice",
+        "Judgement",
+        "Run",
+        "maps",
+        "open_run",
+        "plan_sweep",
+        "sample",
+        "sweep",
+        "try_out",
+        "uncertainty",
+    ),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -34,7 +56,9 @@ __all__ = [
     "Audit",
     "AuditFailed",
     "BadInput",
+    "Choice",
     "DropscopeError",
+    "Judgement",
     "LoadedData",
     "MissingExtra",
     "Noise",
@@ -57,6 +81,7 @@ __all__ = [
     "sample",
     "scores",
     "sweep",
+    "try_out",
     "uncertainty",
     "watch",
 ]

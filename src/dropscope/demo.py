@@ -5,6 +5,7 @@ It owns its model, its data and its text. Every number it shows comes from the f
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +17,11 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from dropscope import measures
-from dropscope.analysis import REPLICATES, bootstrap_scores, paired_interval, resamples
 from dropscope.injection import audit, find_sites
 from dropscope.model import random_state_kept
 from dropscope.placement import PlacementGrid
 from dropscope.report import accuracy_curves
-from dropscope.runs import Run, sample, sweep, uncertainty
+from dropscope.runs import Run, judge, sweep, uncertainty
 
 SITES = ("conv1", "conv2", "fc1")
 _TRAIN, _CHOOSE = 150, 300  # images; the rest are for the report
@@ -95,7 +94,8 @@ def run_demo(out: str | Path = "dropscope-demo", passes: int = 100, say: Callabl
     picture = accuracy_curves(tables, folder / "curves.png", "What deferring the most uncertain digits would do")
     for name, table in tables.items():
         say(f"   {name:<42} {_deferral(table)}")
-    say("\n" + _verdict(tables, str(best.placement)))
+    verdict = judge((str(best.placement), str(best.measure), "plain_entropy"), *tables.values())
+    say("\n" + textwrap.indent(textwrap.fill(f"Verdict: {verdict}", 110), "   "))
     say(f"\n   rows     {rows / 'rows'} (parquet)\n   picture  {picture}\n   {time.monotonic() - started:.0f} s in all")
     say("\n   Your own model:  dropscope new torch my_model.py")
     say("                    dropscope sweep my_model.py:model --data my_model.py:data --sites conv2,fc1 --out my-run")
@@ -123,35 +123,15 @@ def _uncertainty_tables(
     net: nn.Module, placement: str, measure: str, data: tuple[Tensor, Tensor], passes: int
 ) -> dict[str, pd.DataFrame]:
     """Uncertainty and correctness of each example: under the placement, and under one plain pass."""
-    table = uncertainty(net, placement, data, passes=passes, measures=[measure], seed=_REPORT_SEED, label="plain")
-    plain = sample(net, "none", data[0], passes=1)[0]
-    correct = (plain.argmax(1) == data[1]).numpy()
+    both = {f"{placement}, {measure}": measure, "one plain pass, entropy": "plain_entropy"}
+    table = uncertainty(
+        net, placement, data, passes, measures=list(both.values()), seed=_REPORT_SEED, label="plain"
+    )  # fmt: skip
     return {
-        f"{placement}, {measure}": pd.DataFrame({"uncertainty": table[measure], "correct": table.correct}),
-        "one plain pass, entropy": pd.DataFrame(
-            {"uncertainty": measures.plain_entropy(plain).numpy(), "correct": correct}
-        ),
+        name: pd.DataFrame({"uncertainty": table[column], "correct": table.correct}) for name, column in both.items()
     }
 
 
 def _deferral(table: pd.DataFrame) -> str:
     kept = table.sort_values("uncertainty", kind="stable").head(round(0.9 * len(table)))
     return f"deferring 10 % lifts accuracy from {100 * table.correct.mean():.1f} % to {100 * kept.correct.mean():.1f} %"
-
-
-def _verdict(tables: dict[str, pd.DataFrame], placement: str) -> str:
-    mc, plain = tables.values()
-    indices = resamples(len(mc), None, REPLICATES, 0)
-    drawn = [
-        bootstrap_scores(
-            torch.tensor(t.uncertainty.to_numpy(copy=True)), torch.tensor(t.correct.to_numpy(copy=True)), indices
-        )["aurc"]
-        for t in (mc, plain)
-    ]
-    low, high = paired_interval(*drawn)
-    difference = f"(AURC difference {low:+.4f} to {high:+.4f}, 95 %)"
-    if high < 0:
-        return f"   Verdict: {placement} ranks errors better than one plain pass here {difference}."
-    if low > 0:
-        return f"   Verdict: one plain pass ranks errors better here {difference}; do not use Monte Carlo Dropout."
-    return f"   Verdict: no better than one plain pass here {difference}; the plain entropy is the cheaper choice."

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-import pytest
 import torch
 
-from dropscope.demo import _verdict, read_digits, run_demo
+from dropscope.demo import read_digits, run_demo
 
 
 def test_the_whole_flow(tmp_path: Path) -> None:
@@ -34,17 +33,3 @@ def test_the_data_are_always_in_the_same_order() -> None:
     assert (float(images.min()), float(images.max())) == (0.0, 1.0)
     assert torch.equal(images, again)
     assert set(labels.tolist()) == set(range(10))
-
-
-@pytest.mark.parametrize(
-    ("better", "words"),
-    [("mc", "ranks errors better than one plain pass"), ("plain", "do not use"), ("none", "no better")],
-)
-def test_the_verdict_follows_the_interval(better: str, words: str) -> None:
-    right = torch.arange(400) % 4 > 0
-    knows = (~right).double() + torch.rand(400, generator=torch.Generator().manual_seed(0)) * 0.1
-    blind = torch.rand(400, generator=torch.Generator().manual_seed(1)).double()
-    mc = knows if better == "mc" else blind
-    plain = knows if better == "plain" else blind
-    tables = {name: pd.DataFrame({"uncertainty": u, "correct": right}) for name, u in (("a", mc), ("b", plain))}
-    assert words in _verdict(tables, "conv1=0.2")

@@ -53,6 +53,40 @@ def test_the_plain_placement_has_no_spread() -> None:
     assert table.prediction.tolist() == p.argmax(1).tolist()
 
 
+def test_passes_that_cannot_differ_are_run_once() -> None:
+    calls = []
+    model = net()
+    model.register_forward_hook(lambda *_: calls.append(1))
+    one = ds.uncertainty(model, "none", zoo.vectors(), passes=1, engine="loop")
+    few, calls[:] = len(calls), []
+    many = ds.uncertainty(model, "none", zoo.vectors(), passes=50, engine="loop")
+    assert len(calls) == few
+    same(many, one)
+    drawn = ds.sample(model, "none", zoo.vectors(), passes=3)
+    assert drawn.shape[0] == 3
+    assert torch.equal(drawn[0], drawn[2])
+
+
+def test_measures_of_one_plain_pass_stand_beside_the_others() -> None:
+    chosen = ["bald", "plain_entropy", "plain_max_probability", "plain_margin"]
+    table = both(net(), "0=.5", zoo.vectors(), measures=chosen)
+    p = net()(zoo.vectors()).softmax(1).detach()
+    for name in chosen[1:]:
+        expected = getattr(measures, name)(p)
+        torch.testing.assert_close(torch.tensor(table[name].to_numpy()), expected, atol=1e-6, rtol=1e-5)
+    with refused("measures"):
+        ds.sweep(net(), ["0=.5"], (zoo.vectors(), [0, 1, 2, 0]), passes=2, measures=["plain_entropy"])
+
+
+def test_the_probability_is_that_of_the_prediction() -> None:
+    p = net()(zoo.vectors()).softmax(1).detach()
+    plain = ds.uncertainty(net(), "0=.5", zoo.vectors(), passes=5, label="plain")
+    np.testing.assert_allclose(plain.probability, p.amax(1), atol=1e-6)
+    mean = ds.uncertainty(net(), "0=.5", zoo.vectors(), passes=5)
+    drawn = ds.sample(net(), "0=.5", zoo.vectors(), passes=5).mean(0)
+    np.testing.assert_allclose(mean.probability, drawn.amax(1), atol=1e-6)
+
+
 def test_one_pass() -> None:
     for engine in ("shared", "loop"):
         table = ds.uncertainty(net(), "0=.5", zoo.vectors(), passes=1, engine=engine)
@@ -66,7 +100,7 @@ def test_measures_are_those_of_the_sample() -> None:
     table = ds.uncertainty(model, "0=.5", data, passes=20, seed=2, batch_size=4)
     passes = ds.sample(model, "0=.5", data[0], passes=20, seed=2)
     plain = ds.sample(model, "none", data[0], passes=1)[0]
-    assert list(table.columns) == ["id", "label", "prediction", "correct", *DEFAULT]
+    assert list(table.columns) == ["id", "label", "prediction", "probability", "correct", *DEFAULT]
     assert table.prediction.tolist() == passes.mean(0).argmax(1).tolist()
     assert table.correct.tolist() == (passes.mean(0).argmax(1) == data[1]).tolist()
     for name in DEFAULT:

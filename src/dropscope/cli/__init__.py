@@ -7,7 +7,7 @@ they run when they run, so that help and a mistyped option do not wait for torch
 
 from __future__ import annotations
 
-from dropscope.cli import model, predict, start  # noqa: F401 - importing them adds their commands
+from dropscope.cli import answers, model, predict, start  # noqa: F401 - importing them adds their commands
 from dropscope.cli.app import app
 from dropscope.cli.studies import (  # noqa: F401 - likewise
     group,

@@ -69,6 +69,24 @@ def print_rows(rows: pd.DataFrame, objective: str) -> None:
     stdout().print(table)
 
 
+def print_examples(table: pd.DataFrame, by: str) -> None:
+    """A line per example, the measure `by` last; what identifies an example is cut to what the terminal has left."""
+    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    shown.add_column("example", no_wrap=True, overflow="ellipsis", ratio=1)
+    names = [name for name in ("true_class", "label") if name in table][:1]
+    names += ["predicted_class" if "predicted_class" in table else "prediction"]
+    for name in names:
+        shown.add_column(name.replace("_", " "), no_wrap=True, overflow="ellipsis", max_width=20)
+    for name in ("probability", by):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for row in table.to_dict("records"):
+        wrong = " ✗" if row.get("correct") in (False, 0) else ""
+        cells = [str(row[name]) for name in names]
+        cells[-1] += wrong
+        shown.add_row(" ".join(str(row["id"]).split()), *cells, f"{row['probability']:.3f}", f"{row[by]:.4g}")
+    stdout().print(shown)
+
+
 def print_sites(sites: list[Site]) -> None:
     """A row per site, or two lines where a row is too long: a name broken over two lines cannot be copied."""
     console = stdout()

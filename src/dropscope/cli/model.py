@@ -30,6 +30,7 @@ from dropscope.placement import RATES, Placement, PlacementGrid
 if TYPE_CHECKING:
     from dropscope.injection import SiteMap
     from dropscope.loading import LoadedModel
+    from dropscope.runs import Run
     from dropscope.tracing import Point
 
 HIDDEN_KINDS = ("block", "norm", "activation")
@@ -144,7 +145,8 @@ def sweep(
     run = run_sweep(loaded.module, placements, dataset, passes, objective=objective, progress=None, **options)
     best, baseline = run.best(objective, 10), run.with_intervals(run.baseline, objective)
     if as_json:
-        answer = {"best": records(best), "baseline": records(baseline), "levels": run.levels}
+        judged = None if run.verdict is None else {"word": run.verdict.word, **asdict(run.verdict)}
+        answer = {"best": records(best), "baseline": records(baseline), "levels": run.levels, "verdict": judged}
         print_json({**answer, "engine": run.engine, "folder": None if run.folder is None else str(run.folder)})
         return
     import pandas as pd
@@ -154,7 +156,23 @@ def sweep(
     stdout().print(
         f"isotonic penalty of a random measure {levels['random']:.4f}, of a monotone one {levels['monotone']:.4f}"
     )
+    _print_verdict(run)
     stdout().print(f"{len(run.rows)} rows by the {run.engine} engine" + (f" in {run.folder}" if run.folder else ""))
+
+
+def _print_verdict(run: Run) -> None:
+    """What the best row is worth against one plain pass, and what deferring by either would do, as a picture."""
+    if run.verdict is None:
+        return
+    stdout().print(f"\nVerdict: {run.verdict}")
+    if run.verdict.word == "undecided":
+        stdout().print("dropscope try picks and judges on different examples, which can tell smaller differences.")
+    if run.folder is not None:
+        from dropscope.report import accuracy_curves
+
+        picture = run.folder / "curves.png"
+        accuracy_curves(run.rankings(), picture, "What deferring the most uncertain examples would do")
+        stdout().print(f"picture: {picture}", soft_wrap=True)
 
 
 # --- shared by the commands -------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Owns how examples are cut, joined and sorted by length. See `dataset` for where 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -162,6 +163,16 @@ class Data:
         moved = (replace(b, call=b.call.to(device), keys=b.keys.to(device)) for b in self.batches)
         return replace(self, batches=tuple(moved))
 
+    def part(self, numbers: Sequence[int]) -> Data:
+        """The examples at these positions, rising, as a data set of their own."""
+        chosen, start, batches = np.asarray(numbers, dtype=np.int64), 0, []
+        for batch in self.batches:
+            inside = chosen[(chosen >= start) & (chosen < start + batch.n)] - start
+            if len(inside):
+                batches.append(batch.take(inside.tolist()))
+            start += batch.n
+        return Data(tuple(batches), self.keyed_by, fingerprint_of(batches))
+
     def rebatched(self, batch_size: int) -> Data:
         """The same examples in batches of at most `batch_size`. Neighbours are joined if their shapes agree."""
         check_count(batch_size, "batch_size", 256)
@@ -221,6 +232,17 @@ class Data:
         old = self.order
         rows = torch.from_numpy(chosen) if old is None else old[torch.from_numpy(chosen)]
         return replace(joined, rows=rows)
+
+
+def fingerprint_of(batches: Sequence[Batch]) -> str:
+    """A hash of all keys and labels in order, independent of the batches."""
+    digest = hashlib.blake2b(digest_size=16)
+    for batch in batches:
+        digest.update(batch.keys.cpu().numpy().tobytes())
+    for batch in batches:
+        for label in () if batch.labels is None else batch.labels.numpy():
+            digest.update(f"{label.shape}".encode() + label.tobytes())
+    return digest.hexdigest()
 
 
 def fewest_batches(rising: NDArray[np.int64]) -> list[int]:

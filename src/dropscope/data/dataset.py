@@ -6,7 +6,6 @@ for the forms of data, `batches` for the result.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -19,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from dropscope.checks import check_count
 from dropscope.data import collate
-from dropscope.data.batches import Batch, Data
+from dropscope.data.batches import Batch, Data, fingerprint_of
 from dropscope.data.collate import Keys, RawBatch
 from dropscope.errors import BadInput, Phrase
 from dropscope.model import Call, id_keys, random_state_kept
@@ -97,7 +96,7 @@ def read_data(
     if ids is None:
         batches = [replace(batch, keys=batch.call.keys()) for batch in batches]
     keyed_by = "fingerprint" if ids is None else "index" if by_index else "ids"
-    return Data(tuple(batches), keyed_by, _fingerprint(batches))
+    return Data(tuple(batches), keyed_by, fingerprint_of(batches))
 
 
 def first_call(data: Any, count: int = 8, keys: Keys | None = None) -> Call:
@@ -247,13 +246,3 @@ def _is_one_hot(labels: Tensor, image: Tensor) -> bool:
 
 
 # --- batches ----------------------------------------------------------------------------------------------------------
-
-
-def _fingerprint(batches: Iterable[Batch]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
-    for batch in batches:
-        digest.update(batch.keys.numpy().tobytes())
-    for batch in batches:
-        for label in () if batch.labels is None else batch.labels.numpy():
-            digest.update(f"{label.shape}".encode() + label.tobytes())
-    return digest.hexdigest()

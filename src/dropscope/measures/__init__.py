@@ -21,10 +21,11 @@ from dropscope.measures.spread import (
     variation_predicted,
     variation_ratio,
 )
-from dropscope.measures.table import DEFAULT, SEGMENTATION, TABLE, Measure, resolve
+from dropscope.measures.table import DEFAULT, PLAIN_TABLE, SEGMENTATION, TABLE, Measure, resolve
 
 __all__ = [
     "DEFAULT",
+    "PLAIN_TABLE",
     "SEGMENTATION",
     "TABLE",
     "Measure",

@@ -12,7 +12,13 @@ from typing import Any, Literal
 from torch import Tensor
 
 from dropscope.errors import BadInput, nearest
-from dropscope.measures.confidence import margin, max_probability
+from dropscope.measures.confidence import (
+    margin,
+    max_probability,
+    plain_entropy,
+    plain_margin,
+    plain_max_probability,
+)
 from dropscope.measures.histograms import averaged_entropy, bhattacharyya, kullback_leibler
 from dropscope.measures.information import bald, bald_corrected, expected_entropy, predictive_entropy
 from dropscope.measures.needs import FACTS, PLAIN
@@ -37,7 +43,8 @@ class Measure:
         range: Values it can take, in words.
         reference: Where it is defined.
         direction: What a higher value means: the same for all measures.
-        of: What the function takes: "statistics", or "passes" for the stored passes `[passes, N, C, ...]`.
+        of: What the function takes: "statistics", "passes" for the stored passes `[passes, N, C, ...]`, or "plain" for
+            the probabilities `[N, C, ...]` of one pass without noise.
 
     Examples:
         >>> import torch
@@ -54,7 +61,7 @@ class Measure:
     range: str
     reference: str
     direction: str = "higher = more uncertain"
-    of: Literal["statistics", "passes"] = "statistics"
+    of: Literal["statistics", "passes", "plain"] = "statistics"
 
     @property
     def needs_plain(self) -> bool:
@@ -75,6 +82,14 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     )
 } | {"mutual_information": bald}  # fmt: skip
 TABLE: dict[str, Measure] = {name: Measure(name, _FUNCTIONS[name], *facts) for name, facts in FACTS.items()}
+PLAIN_TABLE: dict[str, Measure] = {  # of one plain pass: what the others have to beat
+    name: Measure(name, function, (), range_, reference, of="plain")
+    for name, function, range_, reference in (
+        ("plain_max_probability", plain_max_probability, "[0, 1 - 1/C]", "Hendrycks and Gimpel 2017"),
+        ("plain_entropy", plain_entropy, "[0, log C]", "Shannon 1948"),
+        ("plain_margin", plain_margin, "[0, 1]", "Scheffer et al. 2001"),
+    )
+}
 DEFAULT = ("variation_predicted", "variation_max", "predictive_entropy", "expected_entropy", "bald")
 SEGMENTATION = ("averaged_variance", "averaged_entropy", "bhattacharyya", "kullback_leibler")
 _ALL = tuple(name for name in TABLE if name != "mutual_information")  # which is bald
@@ -86,10 +101,10 @@ def resolve(
     """The rows for what a user names.
 
     Args:
-        measures: A name in `TABLE`, a function, a row, or several of these; None means `DEFAULT`, "all" every measure
-            of the table. A function of your own becomes a row under its name. It gets the `PassStatistics` with what
-            its attribute `needs` names (without one: the cheap statistics), or with the attribute `of = "passes"` the
-            stored passes `[passes, N, C, ...]`, whose memory grows with their number.
+        measures: A name in `TABLE` or `PLAIN_TABLE`, a function, a row, or several of these; None means `DEFAULT`,
+            "all" every measure of `TABLE`. A function of your own becomes a row under its name. It gets the
+            `PassStatistics` with what its attribute `needs` names (without one: the cheap statistics), or with the
+            attribute `of = "passes"` the stored passes `[passes, N, C, ...]`, whose memory grows with their number.
 
     Returns:
         A row for each, in the same order.
@@ -121,11 +136,11 @@ def _row(measure: Any) -> Measure:
     if isinstance(measure, Measure):
         return measure
     if isinstance(measure, str):
-        if measure not in TABLE:
+        if measure not in (known := TABLE | PLAIN_TABLE):
             rule = "measures must be names in the table, or functions"
-            raise BadInput(rule, "measures", measure, nearest(measure, TABLE))
-        return TABLE[measure]
-    for row in TABLE.values():
+            raise BadInput(rule, "measures", measure, nearest(measure, known))
+        return known[measure]
+    for row in (*TABLE.values(), *PLAIN_TABLE.values()):
         if measure is row.function:
             return row
     name = getattr(measure, "__name__", "")

@@ -5,5 +5,22 @@ from dropscope.runs.passes import maps, sample, uncertainty
 from dropscope.runs.plots import draw_accuracy_curves
 from dropscope.runs.result import Run
 from dropscope.runs.sweeps import plan_sweep, sweep
+from dropscope.runs.trials import Choice, plan_trial, try_out
+from dropscope.runs.verdicts import Judgement, deferral_table, judge
 
-__all__ = ["Run", "draw_accuracy_curves", "maps", "open_run", "plan_sweep", "sample", "sweep", "uncertainty"]
+__all__ = [
+    "Choice",
+    "Judgement",
+    "Run",
+    "deferral_table",
+    "draw_accuracy_curves",
+    "judge",
+    "maps",
+    "open_run",
+    "plan_sweep",
+    "plan_trial",
+    "sample",
+    "sweep",
+    "try_out",
+    "uncertainty",
+]

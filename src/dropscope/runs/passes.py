@@ -62,13 +62,13 @@ def sample(
     check_passes(passes)
     session = open_session(model, data, **options)
     running = _engine(session, placement, passes, engine)
-    batches = running.session.data.batches
-    with track("sampling", session.data.n * passes, show=progress) as tick:
+    batches, run = running.session.data.batches, range(running.passes)
+    with track("sampling", session.data.n * len(run), show=progress) as tick:
         drawn = [
-            _joined([(block.rows, block.probabilities) for block in running.samples(0, batch, range(passes), tick)])
+            _joined([(block.rows, block.probabilities) for block in running.samples(0, batch, run, tick)])
             for batch in batches
         ]
-    return _in_order(torch.cat(drawn, 1), running.session, 1)
+    return _in_order(torch.cat(drawn, 1).repeat_interleave(passes // len(run), 0), running.session, 1)
 
 
 @shares(open_session)
@@ -99,8 +99,9 @@ def uncertainty(
         progress: True or False; None shows progress where it is read.
 
     Returns:
-        A table in the order of the data: `id`, `group`, `label`, `prediction`, `correct` (those that are known), and a
-        column per measure. For dense outputs `correct` and the measures are means over the example.
+        A table in the order of the data: `id`, `group`, `label`, `prediction`, `predicted_class` (its name), `correct`
+        (those that are known), `probability` of the prediction, and a column per measure. For dense outputs `correct`
+        and the measures are means over the example.
 
     Raises:
         BadInput: For anything that cannot be used, before any work.
@@ -109,8 +110,8 @@ def uncertainty(
     Examples:
         >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
         >>> table = uncertainty(net, "last=0.5", (torch.randn(6, 4), [0, 1, 2, 0, 1, 2]), passes=20)
-        >>> list(table.columns)[:5], len(table)
-        (['id', 'label', 'prediction', 'correct', 'variation_predicted'], 6)
+        >>> list(table.columns)[:6], len(table)
+        (['id', 'label', 'prediction', 'probability', 'correct', 'variation_predicted'], 6)
     """
     check_choice(label, "label", LABELS)
     session = open_session(model, data, **options)
@@ -118,7 +119,7 @@ def uncertainty(
     running, blocks = _measured(session, placement, passes, measures, engine, show=progress)
     for block, values in blocks:
         mean = block.chunks[0][1].mean[0] if label == "mean" else block.plain.movedim(1, -1)
-        frames.append(_table(session, block, mean.argmax(-1).cpu(), values))
+        frames.append(_table(session, block, mean.cpu(), values))
     table = pd.concat(frames, ignore_index=True)
     order = running.session.data.order
     return table if order is None else table.iloc[np.argsort(order.numpy())].reset_index(drop=True)
@@ -165,10 +166,10 @@ def maps(
 
 
 def _engine(session: Session, placement: Placement | str, passes: int, engine: str) -> Engine:
-    """The engine for one placement, which is audited first."""
+    """The engine for one placement, which is audited first. Passes that would all be the same are run once."""
     (resolved,) = session.resolve([placement])
     session.audit(resolved, placement)
-    return choose_engine(session, [resolved], passes, engine)
+    return choose_engine(session, [resolved], passes if resolved else 1, engine)
 
 
 def _measured(
@@ -190,7 +191,7 @@ def _on_statistics(
     with track("measuring", engine.session.data.n * engine.passes, show=show) as tick:
         for block in engine.statistics(0, needs, tick):
             statistics = block.chunks[0][1]
-            yield block, {row.name: row(statistics)[0] for row in rows}
+            yield block, {row.name: row(block.plain) if row.of == "plain" else row(statistics)[0] for row in rows}
 
 
 def _on_passes(
@@ -203,7 +204,8 @@ def _on_passes(
         blocks = engine.samples(0, batch, range(engine.passes))
         every = _joined([(block.rows, block.probabilities) for block in blocks])
         statistics = from_passes(every, needs, plain)
-        values = {row.name: row(every) if row.of == "passes" else row(statistics) for row in rows}
+        sources: dict[str, PassStatistics | Tensor] = {"passes": every, "plain": plain, "statistics": statistics}
+        values = {row.name: row(sources[row.of]) for row in rows}
         lifted = PassStatistics({"sum_p"})
         lifted.update(every.movedim(2, -1).unsqueeze(1), passes_dim=0)  # one placement, as the engines give them
         yield StatisticsBlock(batch, plain, [(np.array([0]), lifted)]), values
@@ -223,8 +225,8 @@ def _in_order(values: Tensor, session: Session, dim: int) -> Tensor:
     return values if order is None else values.index_select(dim, order.argsort().to(values.device))
 
 
-def _table(session: Session, block: StatisticsBlock, prediction: Tensor, values: dict[str, Tensor]) -> pd.DataFrame:
-    batch = block.batch
+def _table(session: Session, block: StatisticsBlock, mean: Tensor, values: dict[str, Tensor]) -> pd.DataFrame:
+    batch, prediction = block.batch, mean.argmax(-1)
     table: dict[str, Any] = {"id": batch.ids}
     if batch.groups is not None:
         table["group"] = batch.groups
@@ -240,6 +242,9 @@ def _table(session: Session, block: StatisticsBlock, prediction: Tensor, values:
     if batch.labels is not None:
         table["label"] = batch.labels.numpy()
     table["prediction"] = prediction.numpy()
+    if session.class_names is not None:
+        table["predicted_class"] = [session.class_names[number] for number in prediction.tolist()]
+    table["probability"] = mean.amax(-1).numpy()
     if right is not None:
         table["correct"] = right.numpy()
     return pd.DataFrame(table | {name: value.cpu().numpy() for name, value in values.items()})

@@ -16,6 +16,7 @@ from dropscope.errors import BadInput
 from dropscope.runs.finalists import AGAINST, INTERVAL
 from dropscope.runs.plots import RunPlots
 from dropscope.runs.ranking import BestRows, best_table
+from dropscope.runs.verdicts import Judgement, judge
 
 RANKING = tuple(name for name, score in scores.TABLE.items() if score.takes == "ranking")
 
@@ -83,6 +84,33 @@ class Run:
     def plot(self) -> RunPlots:
         """Pictures: `plot.risk_coverage()`, `plot.accuracy_curves()` and `plot.sites()` return matplotlib Axes."""
         return RunPlots(self.rows, self.baseline, self.examples)
+
+    @property
+    def verdict(self) -> Judgement | None:
+        """The row of least AURC against one plain pass; None where the run keeps no examples of its rows.
+
+        The row was picked on the examples that judge it, so its interval is widened for the number of rows it was
+        picked from. `try_out` picks and judges on different examples, which is sharper.
+        """
+        rankings = self.rankings()
+        if not rankings:
+            return None
+        mc, plain = rankings.values()
+        names = (str(mc.placement.iloc[0]), str(mc.measure.iloc[0]), AGAINST)
+        groups = mc.group.tolist() if "group" in mc else None
+        picked_from = int(self.rows.equivalent_to.isna().sum())
+        return judge(names, mc, plain, groups=groups, picked_from=picked_from, seed=self.spec.get("seed", 0))
+
+    def rankings(self) -> dict[str, pd.DataFrame]:
+        """Per-example values of the row of least AURC and of one plain pass, by name; empty where none are kept."""
+        kept = dict(iter(self.examples.groupby(["placement", "measure"], sort=False)))
+        if "aurc" not in self.rows:
+            return {}
+        for row in self.rows.sort_values("aurc", kind="stable").itertuples():
+            if (row.placement, row.measure) in kept:
+                name = f"{row.placement}, {row.measure}"
+                return {name: kept[row.placement, row.measure], "one plain pass, entropy": kept["none", AGAINST]}
+        return {}
 
     def best(self, score: str = "aurc", count: int = 10) -> pd.DataFrame:
         """The rows that score best.

@@ -212,4 +212,7 @@ class RowMaker:
                 for row in self.measures
                 if (text, row.name) in wanted
             ]
+        groups = self.session.data.groups
+        if groups is not None:
+            frames = [frame.assign(group=[str(group) for group in groups]) for frame in frames]
         return pd.concat(frames, ignore_index=True)

@@ -193,6 +193,9 @@ def _job(
 
 def _on_statistics(rows: list[Measure]) -> list[Measure]:
     for row in rows:
+        if row.of == "plain":
+            remedy = "leave it out: run.baseline has the measures of one plain pass"
+            raise BadInput("measures of a sweep must be of several passes", "measures", row.name, remedy)
         if row.of == "passes":
             remedy = "write it as a function of the statistics, or use uncertainty"
             raise BadInput("measures of a sweep must take statistics, not passes", "measures", row.name, remedy)

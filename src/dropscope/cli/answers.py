@@ -1,0 +1,174 @@
+"""Commands that answer about one's own model and data: try, uncertainty."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dropscope.checks import check_choice
+from dropscope.cli.app import app
+from dropscope.cli.console import print_examples, print_json, records, stdout
+from dropscope.cli.model import load_model
+from dropscope.cli.options import (
+    AsJson,
+    DataOptions,
+    Device,
+    DryRun,
+    LabelRule,
+    Measures,
+    ModelName,
+    Outputs,
+    Passes,
+    Seed,
+    takes_records,
+    words,
+)
+from dropscope.errors import BadInput
+from dropscope.placement import Placement
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dropscope.loading import LoadedData, LoadedModel
+
+TABLE_FORMS = (".csv", ".parquet")
+
+
+@app.command("try")
+@takes_records()
+def run_try(
+    model: ModelName,
+    source: DataOptions,
+    budget: Annotated[float, typer.Option(help="Seconds to spend, roughly; less is tried where they do not do.")] = 60,
+    passes: Passes = 100,
+    seed: Seed = 0,
+    outputs: Outputs = "logits",
+    out: Annotated[str, typer.Option(help="Folder for rows, tables and the picture.")] = "dropscope-try",
+    device: Device = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Answer whether Monte Carlo Dropout helps on a model, without naming sites: tries many, judges the best."""
+    from dropscope.report import accuracy_curves
+    from dropscope.runs import plan_trial, try_out
+
+    loaded = load_model(model)
+    data = source.load(loaded)
+    options: dict[str, Any] = {
+        "budget": budget, "passes": passes, "seed": seed, "outputs": outputs, "device": device
+    }  # fmt: skip
+    if dry_run:
+        plan = plan_trial(loaded.module, data, **options)
+        print_json(asdict(plan)) if as_json else stdout().print(str(plan), soft_wrap=True)
+        return
+    choice = try_out(loaded.module, data, out=out, **options)
+    picture = Path(out) / "curves.png"
+    accuracy_curves(choice.rankings, picture, "What deferring the most uncertain examples would do")
+    if as_json:
+        answer = {**choice.facts(), "text": str(choice.judgement), "folder": out}
+        print_json({**answer, "picture": str(picture), "deferral": records(choice.deferral)})
+        return
+    stdout().print(str(choice), soft_wrap=True)
+    stdout().print(f"\npicture  {picture}\nfiles    {out}/ (choice.json, deferral.csv, examples.csv, candidates/)")
+    stdout().print(f"{choice.seconds:.0f} s in all", soft_wrap=True)
+
+
+@app.command("uncertainty")
+@takes_records()
+def run_uncertainty(
+    model: ModelName,
+    source: DataOptions,
+    placement: Annotated[
+        str | None, typer.Option(help="Where noise goes. Default: the model's own dropout, else last=0.5.")
+    ] = None,
+    measures: Measures = None,
+    sort: Annotated[str | None, typer.Option(help="Measure to sort by, the most uncertain first.")] = None,
+    passes: Passes = 100,
+    label: LabelRule = "mean",
+    seed: Seed = 0,
+    outputs: Outputs = "logits",
+    out: Annotated[str | None, typer.Option(help="File for the whole table: .csv or .parquet.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+    show: Annotated[int, typer.Option(help="Rows to print.")] = 10,
+    device: Device = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the uncertainty of every example: prediction, probability and each measure, the most uncertain first."""
+    asked = None if placement is None else Placement.parse(placement)  # mistakes are reported before torch is imported
+    target = None if out is None else _target(out, overwrite=overwrite)
+    from dropscope import measures as known
+    from dropscope.runs import uncertainty
+
+    chosen = None if measures is None else list(words(measures))
+    columns = [row.name for row in known.resolve(chosen)]
+    by = sort or next((name for name in ("predictive_entropy", "plain_entropy") if name in columns), columns[0])
+    check_choice(by, "sort", columns)
+    loaded = load_model(model)
+    data = source.load(loaded)
+    used = asked or _usual_placement(loaded, data)
+    options: dict[str, Any] = {"seed": seed, "outputs": outputs, "device": device}
+    if dry_run:
+        _print_plan({"placement": str(used), "passes": passes, "measures": columns, "would_write": out}, as_json)
+        return
+    table = uncertainty(loaded.module, used, data, passes, measures=chosen, label=label, **options)
+    table = _named(table, data).sort_values(by, ascending=False, kind="stable").reset_index(drop=True)
+    if target is not None:
+        _write(table, target)
+    if as_json:
+        print_json({"placement": str(used), "sorted_by": by, "file": out, "examples": records(table)})
+        return
+    stdout().print(f"placement {used}, {passes} passes, sorted by {by}", soft_wrap=True)
+    print_examples(table.head(show), by)
+    accuracy = f", accuracy {table.correct.mean():.3f}" if "correct" in table else ""
+    left = f" ({show} shown)" if show < len(table) else ""
+    where = f", all in {target}" if target is not None else "; --out FILE.csv writes them all" if left else ""
+    stdout().print(f"{len(table)} examples{left}{accuracy}{where}", soft_wrap=True)
+
+
+def _usual_placement(loaded: LoadedModel, data: LoadedData) -> Placement:
+    """The model's own dropout where it has any, else half of the last layer's input."""
+    from dropscope.injection import examine
+    from dropscope.loading import few_inputs
+    from dropscope.model import Call, unwrap
+
+    site_map = examine(unwrap(loaded.module), Call.of(few_inputs(data, loaded.module)))
+    own = any(dropout.rate > 0 for dropout in site_map.own.values())
+    return Placement.parse("own" if own else "last=0.5")
+
+
+def _target(out: str, *, overwrite: bool) -> Path:
+    """The file for the table, if it can be written."""
+    path = Path(out)
+    if path.suffix not in TABLE_FORMS:
+        raise BadInput("out must end in .csv or .parquet", "out", out, f"write out={path.stem or 'table'}.csv")
+    if path.exists() and not overwrite:
+        raise BadInput("out must not exist yet", "out", out, "choose another name, or add --overwrite")
+    if not path.parent.is_dir():
+        raise BadInput("out must be in a folder that exists", "out", out, f"create the folder {path.parent} first")
+    return path
+
+
+def _named(table: pd.DataFrame, data: LoadedData) -> pd.DataFrame:
+    """The table with what the user calls each example: its file or its text."""
+    return table if data.names is None else table.assign(id=data.names)
+
+
+def _write(table: pd.DataFrame, target: Path) -> None:
+    from dropscope.atomic import atomic_write
+
+    write = table.to_csv if target.suffix == ".csv" else table.to_parquet
+    atomic_write(target, lambda part: write(part, index=False))
+
+
+def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(plan)
+        return
+    for name, value in plan.items():
+        if value is not None:
+            text = ", ".join(value) if isinstance(value, list) else value
+            stdout().print(f"{name.replace('_', ' ')}: {text}", soft_wrap=True)

@@ -1,0 +1,308 @@
+"""Trials: answers without naming sites. `try_out` chooses on one half of the data and judges on the other."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor, nn
+from typing_extensions import Unpack
+
+from dropscope.analysis import group_numbers
+from dropscope.atomic import atomic_write, read_json
+from dropscope.checks import check_passes, check_rate, finite_number
+from dropscope.data import Data
+from dropscope.engine import PlanSummary, Session, SessionOptions, open_session
+from dropscope.errors import BadInput, Phrase
+from dropscope.parameters import shares
+from dropscope.placement import Placement
+from dropscope.runs.candidates import Candidates
+from dropscope.runs.passes import uncertainty
+from dropscope.runs.result import Run
+from dropscope.runs.sweeps import plan_sweep, sweep
+from dropscope.runs.verdicts import Judgement, deferral_table, judge
+
+RATES = (0.1, 0.3, 0.5)
+_LEAST = 40  # examples, to choose on one half and judge on the other
+_CHOOSING = 0.7  # share of the budget that choosing may take; set-up and judging take the rest
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What to use on a model, and why.
+
+    Attributes:
+        placement: Where noise should go; None where one plain pass is the better choice.
+        measure: The measure to rank examples by.
+        passes: Passes per example: 1 for a plain pass.
+        judgement: The best placement against one plain pass, on examples that did not choose it.
+        deferral: What deferring the most uncertain examples does, for both: `deferred`, `ranking`, `accuracy`,
+            `errors_caught`, `errors_kept`.
+        evidence: The rows of every candidate, on the examples that chose.
+        examples: Per example of the part that judged: `id`, `prediction`, `correct` and both uncertainties.
+        remarks: What was left out, and why.
+        seconds: Wall time in all.
+        folder: Where everything was written; None without `out`.
+    """
+
+    placement: Placement | None
+    measure: str
+    passes: int
+    judgement: Judgement
+    deferral: pd.DataFrame
+    evidence: Run
+    examples: pd.DataFrame
+    remarks: tuple[str, ...] = ()
+    seconds: float = 0.0
+    folder: Path | None = None
+
+    @property
+    def rankings(self) -> dict[str, pd.DataFrame]:
+        """Both rankings of the part that judged, by name: tables with `uncertainty` and `correct`."""
+        judged = self.judgement
+        return _rankings(self.examples, (judged.placement, judged.measure, judged.rival))
+
+    def facts(self) -> dict[str, Any]:
+        """The choice in values that JSON can hold."""
+        return {
+            "placement": None if self.placement is None else str(self.placement),
+            "measure": self.measure,
+            "passes": self.passes,
+            "verdict": self.judgement.word,
+            "judgement": asdict(self.judgement),
+            "remarks": list(self.remarks),
+            "seconds": self.seconds,
+        }
+
+    def __str__(self) -> str:
+        run, judged = self.evidence, self.judgement
+        count, passes = run.rows.placement.nunique(), run.spec["passes"]
+        measures = run.rows.measure.nunique()
+        lines = [
+            f"tried    {count} placements × {measures} measures, {passes} passes, on {run.spec['examples']} examples",
+            f"judged   the best of them on {judged.examples} other examples, with fresh masks",
+            *(f"remark   {remark}" for remark in self.remarks),
+            "",
+            *_deferral_lines(self.deferral, list(self.rankings)),
+            "",
+            *textwrap.wrap(f"Verdict: {judged}", 79),
+        ]
+        return "\n".join(lines)
+
+
+@shares(open_session, without=("ignore_label",))
+def try_out(
+    model: nn.Module,
+    data: Any,
+    *,
+    budget: float = 60.0,
+    rates: Sequence[float] = RATES,
+    passes: int = 100,
+    measures: Sequence[str | Callable[..., Tensor]] | None = None,
+    engine: str = "auto",
+    out: str | Path | None = None,
+    progress: bool | None = None,
+    **options: Unpack[SessionOptions],
+) -> Choice:
+    """Answers whether Monte Carlo Dropout helps on a model, without naming sites.
+
+    Tries the model's own dropout, the input of the last layer, the last block and every single site at a few rates on
+    one half of the examples (of the groups, where there are any), and judges the best of them on the other half
+    against one plain pass. Predictions are those of the plain pass, so that every candidate ranks the same errors.
+
+    Args:
+        model: A trained classifier. It is left exactly as it was.
+        data: Labelled data, as `sweep` takes it.
+        budget: Seconds to spend, roughly. Where everything takes longer, passes and then single sites are left out.
+        rates: Rates of dropping to try.
+        passes: Passes per placement.
+        measures: Names from `dropscope.measures`, or functions of your own; None takes `measures.DEFAULT`.
+        engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
+        out: Folder for the rows, tables and the choice. A trial that was killed goes on there.
+        progress: True or False; None shows progress where it is read.
+
+    Returns:
+        A `Choice`, which prints the verdict.
+
+    Raises:
+        BadInput: For anything that cannot be used, before any work.
+        AuditFailed: Where noise would not take effect as asked.
+
+    Examples:
+        >>> import torch
+        >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
+        >>> choice = try_out(net, (torch.randn(80, 4), torch.randint(0, 3, (80,))), passes=5, progress=False)
+        >>> choice.judgement.examples, choice.measure in choice.examples.columns
+        (40, True)
+    """
+    started = time.monotonic()
+    folder = None if out is None else Path(out)
+    trial = _prepared(model, data, budget, rates, passes, {"measures": measures, "engine": engine}, options)
+    candidates = _settled(trial, folder)
+    run = sweep(
+        model, candidates.placements, trial.choosing, candidates.passes, seed=trial.seed, keep="top:10",
+        out=None if folder is None else folder / "candidates", progress=progress, **trial.shared,
+    )  # fmt: skip
+    best = run.best("aurc", 1).iloc[0]
+    rival = str(run.baseline.sort_values("aurc", kind="stable").measure.iloc[0])
+    names = (str(best.placement), str(best.measure), rival)
+    both = {**trial.shared, "measures": [_measure_named(names[1], measures), rival]}
+    table = uncertainty(
+        model, names[0], trial.judging, candidates.passes, seed=trial.seed + 1, progress=progress, **both
+    )  # fmt: skip
+    judgement = judge(names, *_rankings(table, names).values(), groups=trial.judging.groups)
+    better = judgement.word == "better"
+    choice = Choice(
+        Placement.parse(names[0]) if better else None,
+        names[1] if better else rival,
+        candidates.passes if better else 1,
+        judgement,
+        deferral_table(_rankings(table, names)),
+        run,
+        table,
+        candidates.remarks,
+        time.monotonic() - started,
+        folder,
+    )
+    if folder is not None:
+        _write(choice, folder)
+    return choice
+
+
+@shares(try_out, without=("out", "progress"))
+def plan_trial(model: nn.Module, data: Any, **options: Any) -> PlanSummary:
+    """What `try_out` with these arguments would try, and in what time.
+
+    Args:
+        model: A trained classifier. It is left exactly as it was.
+        data: Labelled data, as `sweep` takes it.
+
+    Returns:
+        The plan of the candidates.
+
+    Raises:
+        BadInput: As `try_out`.
+        AuditFailed: As `try_out`.
+    """
+    given = {name: parameter.default for name, parameter in inspect.signature(try_out).parameters.items()} | options
+    run = {name: given[name] for name in ("measures", "engine")}
+    session = {name: options[name] for name in SessionOptions.__annotations__ if name in options}
+    trial = _prepared(model, data, given["budget"], given["rates"], given["passes"], run, session)
+    kept = _settled(trial, None)
+    return plan_sweep(model, kept.placements, trial.choosing, kept.passes, seed=trial.seed, **trial.shared)
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """A trial that is checked: both halves, everything worth trying, and how long it would take."""
+
+    choosing: Data
+    judging: Data
+    candidates: Candidates
+    seconds: float
+    budget: float
+    seed: int
+    shared: dict[str, Any]  # arguments of every run
+
+
+def _prepared(
+    model: nn.Module, data: Any, budget: float, rates: Sequence[float], passes: int, run: dict[str, Any], options: Any
+) -> _Trial:
+    """Everything checked and timed."""
+    check_passes(passes)
+    if not (finite_number(budget) or 0) > 0:
+        raise BadInput("budget must be seconds above 0", "budget", budget, "write budget=60")
+    for rate in rates:
+        check_rate(rate, "rates")
+    session = open_session(model, data, **options)
+    choosing, judging = split(session)
+    shared: dict[str, Any] = {
+        **run, "label": "plain", "masks": session.masks, "outputs": session.outputs,
+        "device": options.get("device"), "precision": session.precision,
+    }  # fmt: skip
+    candidates = Candidates.of(session.site_map, rates, passes)
+    if not candidates.placements:
+        raise BadInput("model must have a site for noise", "model", Phrase("none"), "name a placement in sweep")
+    plan = plan_sweep(model, candidates.placements, choosing, passes, seed=session.seed, **shared)
+    return _Trial(choosing, judging, candidates, plan.seconds, budget, session.seed, shared)
+
+
+def _settled(trial: _Trial, folder: Path | None) -> Candidates:
+    """What fits the budget. A trial taken up again tries what it began with, however fast the machine is now."""
+    kept = trial.candidates.within(trial.seconds, _CHOOSING * trial.budget)
+    if folder is None:
+        return kept
+    file = folder / "trial.json"
+    if not file.exists():
+        settled = {"sites": kept.sites, "passes": kept.passes, "remarks": kept.remarks}
+        atomic_write(file, lambda part: part.write_text(json.dumps(settled, indent=2), encoding="utf-8"))
+        return kept
+    settled = read_json(file)
+    return replace(
+        trial.candidates,
+        sites=tuple(settled["sites"]), passes=settled["passes"], remarks=tuple(settled["remarks"]),
+    )  # fmt: skip
+
+
+def split(session: Session) -> tuple[Data, Data]:
+    """Two halves of the examples, or of the groups; always the same for the same data."""
+    data = session.data
+    if session.dense:
+        received = Phrase("one prediction per voxel, pixel or label")
+        raise BadInput("model must predict whole examples", "model", received, "use maps, or uncertainty")
+    if data.labels is None:
+        remedy = "pass (inputs, labels), or use uncertainty"
+        raise BadInput("data must have labels to judge by", "data", Phrase("inputs without labels"), remedy)
+    units = np.arange(data.n) if data.groups is None else group_numbers(data.groups)
+    count = int(units.max()) + 1
+    if data.n < _LEAST or count < 2:
+        received = Phrase(f"{data.n} examples" + ("" if data.groups is None else f" in {count} groups"))
+        what = f"data must hold at least {_LEAST} labelled examples, half to choose on and half to judge on"
+        raise BadInput(what, "data", received, "pass more examples, or score one placement with uncertainty")
+    first = np.zeros(count, dtype=bool)
+    first[np.random.default_rng(0).permutation(count)[: (count + 1) // 2]] = True
+    chosen = first[units]
+    return data.part(np.flatnonzero(chosen).tolist()), data.part(np.flatnonzero(~chosen).tolist())
+
+
+def _measure_named(name: str, measures: Sequence[str | Callable[..., Tensor]] | None) -> str | Callable[..., Tensor]:
+    """The user's own function, where the best measure is one."""
+    own = (measure for measure in measures or () if getattr(measure, "__name__", None) == name)
+    return next(own, name)
+
+
+def _rankings(table: pd.DataFrame, names: tuple[str, str, str]) -> dict[str, pd.DataFrame]:
+    """The placement's ranking and that of the plain pass, by name."""
+    placement, measure, rival = names
+    named = {f"{placement}, {measure}": measure, f"one plain pass, {rival.removeprefix('plain_')}": rival}
+    return {
+        name: pd.DataFrame({"uncertainty": table[column], "correct": table.correct}) for name, column in named.items()
+    }
+
+
+def _deferral_lines(deferral: pd.DataFrame, names: list[str]) -> list[str]:
+    """What deferring does, in lines of less than 80 columns."""
+    lines = [f"({letter}) {name}" for letter, name in zip("ab", names, strict=True)]
+    lines.append(f"{'deferred':>10} {'accuracy of the kept':>25} {'errors caught':>22}")
+    lines.append(f"{'':>10} {'(a)':>14} {'(b)':>10} {'(a)':>12} {'(b)':>10}")
+    for share, both in deferral.groupby("deferred"):
+        accuracy = " ".join(f"{100 * value:>8.1f} %" for value in both.accuracy)
+        caught = " ".join(f"{100 * value:>8.0f} %" for value in both.errors_caught)
+        lines.append(f"{100 * float(share):>8.0f} %      {accuracy}   {caught}")
+    return lines
+
+
+def _write(choice: Choice, folder: Path) -> None:
+    """The tables and the choice, each written whole."""
+    facts = json.dumps(choice.facts(), indent=2)
+    atomic_write(folder / "choice.json", lambda part: part.write_text(facts, encoding="utf-8"))
+    atomic_write(folder / "examples.csv", lambda part: choice.examples.to_csv(part, index=False))
+    atomic_write(folder / "deferral.csv", lambda part: choice.deferral.to_csv(part, index=False))

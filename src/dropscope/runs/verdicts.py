@@ -1,0 +1,151 @@
+"""Judgements: a placement against one plain pass on the same examples, and what deferring by either would do.
+
+Owns the rule that turns a paired difference of AURC into words. It decides only where the errors are enough for the
+interval to hold, and widens the interval where the placement was picked on the examples it is judged on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+from torch import Tensor
+
+from dropscope import scores
+from dropscope.analysis import REPLICATES, bootstrap, resamples
+
+LEAST_ERRORS = 30  # with fewer, the interval of an AURC does not hold what it promises
+DEFERRED = (0.0, 0.05, 0.1, 0.2, 0.3)
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How a placement ranks errors, compared with one plain pass.
+
+    Attributes:
+        placement: Text of the placement.
+        measure: The measure that ranks its examples.
+        rival: The measure of one plain pass that it is compared with.
+        difference: AURC of the placement minus that of the plain pass; below 0 the placement ranks better.
+        low: Lower end of the 95 % interval of the difference.
+        high: Upper end.
+        examples: How many examples both rank.
+        errors: The fewer of the errors that either ranks.
+        picked_from: Of how many rows this one was the best on these very examples; 1 where it was picked on others.
+
+    Examples:
+        >>> verdict = Judgement("last=0.5", "bald", "plain_entropy", -0.02, -0.03, -0.01, 500, 60)
+        >>> verdict.word
+        'better'
+    """
+
+    placement: str
+    measure: str
+    rival: str
+    difference: float
+    low: float
+    high: float
+    examples: int
+    errors: int
+    picked_from: int = 1
+
+    @property
+    def word(self) -> Literal["better", "worse", "undecided"]:
+        """What the interval says; undecided too where the errors are too few for an interval that holds."""
+        if self.errors < LEAST_ERRORS or not self.low * self.high > 0:
+            return "undecided"
+        return "better" if self.high < 0 else "worse"
+
+    def __str__(self) -> str:
+        numbers = f"AURC difference {self.difference:+.4f}, 95 % interval {self.low:+.4f} to {self.high:+.4f}"
+        if self.picked_from > 1:
+            numbers += f", widened because it is the best of {self.picked_from} rows on these very examples"
+        if self.errors < LEAST_ERRORS:
+            few = f"only {self.errors} of {self.examples} predictions are wrong, and a verdict needs {LEAST_ERRORS}"
+            return f"Undecided: {few}. Use one plain pass until there are more examples ({numbers})."
+        if self.word == "better":
+            return f"{self.placement} ranks errors better than one plain pass here ({numbers})."
+        if self.word == "worse":
+            return f"One plain pass ranks errors better than {self.placement} here ({numbers}). Use the plain pass."
+        return (
+            f"No evidence that {self.placement} ranks errors better than one plain pass here ({numbers}). "
+            "Use the plain pass: it costs one forward."
+        )
+
+
+def judge(
+    names: tuple[str, str, str],
+    mc: pd.DataFrame,
+    plain: pd.DataFrame,
+    *,
+    groups: Sequence[Hashable] | None = None,
+    picked_from: int = 1,
+    seed: int = 0,
+) -> Judgement:
+    """Compares two rankings of the same examples.
+
+    The interval is the difference ± t·s, with s its standard error over resampled examples (or groups) and t the
+    quantile of Student's distribution with errors − 1 degrees of freedom, at .05/`picked_from` (Bonferroni).
+
+    Args:
+        names: Placement, its measure, and the measure of the plain pass.
+        mc: Columns `uncertainty` and `correct` under the placement.
+        plain: The same of the plain pass.
+        groups: What is resampled instead of examples.
+        picked_from: How many rows the placement was picked from by these very examples.
+        seed: Of the resampling.
+
+    Returns:
+        The judgement.
+    """
+    sides = [(_tensor(table.uncertainty), _tensor(table.correct)) for table in (mc, plain)]
+    first, second = (float(scores.aurc(*side)) for side in sides)
+    errors = min(int((~right.bool()).sum()) for _, right in sides)
+    indices = resamples(len(mc), groups, REPLICATES, seed)
+    drawn = bootstrap(lambda chosen: {"aurc": _difference(sides, chosen)}, indices)["aurc"]
+    spread = float(drawn.std())
+    half = float(stats.t.ppf(1 - (1 - _LEVEL) / 2 / picked_from, max(errors - 1, 1))) * spread
+    difference = first - second
+    return Judgement(*names, difference, difference - half, difference + half, len(mc), errors, picked_from)
+
+
+def _difference(sides: Sequence[tuple[Tensor, Tensor]], chosen: Tensor) -> Tensor:
+    first, second = (scores.aurc(uncertainty[chosen], right[chosen]) for uncertainty, right in sides)
+    return first - second
+
+
+def deferral_table(rankings: Mapping[str, pd.DataFrame], shares: Sequence[float] = DEFERRED) -> pd.DataFrame:
+    """What deferring the most uncertain examples does: a row per share and ranking.
+
+    Args:
+        rankings: Name of each → table with columns `uncertainty` and `correct`.
+        shares: Shares of the examples that are deferred.
+
+    Returns:
+        Columns `deferred`, `ranking`, `accuracy` of the kept, `errors_caught` (share of all errors) and `errors_kept`.
+
+    Examples:
+        >>> table = pd.DataFrame({"uncertainty": [0.1, 0.2, 0.3, 0.9], "correct": [True, True, True, False]})
+        >>> deferral_table({"plain": table}, [0.25])[["accuracy", "errors_caught"]].values.tolist()
+        [[1.0, 1.0]]
+    """
+    rows = []
+    for share in shares:
+        for name, table in rankings.items():
+            kept = table.sort_values("uncertainty", kind="stable").head(round((1 - share) * len(table))).correct
+            wrong, left = int((~table.correct.astype(bool)).sum()), int((~kept.astype(bool)).sum())
+            caught = (wrong - left) / wrong if wrong else float("nan")
+            accuracy = float(kept.mean()) if len(kept) else float("nan")
+            rows.append({"deferred": share, "ranking": name, "accuracy": accuracy,
+                         "errors_caught": caught, "errors_kept": left})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _tensor(column: pd.Series) -> Tensor:
+    return torch.as_tensor(np.asarray(column).copy())

@@ -1,0 +1,134 @@
+"""The commands try and uncertainty: what is printed, what is written, and what is refused before any work."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from dropscope.cli import app
+from dropscope.errors import BadInput
+
+NET = """
+import torch
+from torch import nn
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 3)).eval()
+
+def bare():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3)).eval()
+
+def data():
+    draw = torch.Generator().manual_seed(1)
+    return torch.randn(80, 6, generator=draw), torch.arange(80) % 3
+
+def unlabelled():
+    return data()[0]
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "net.py").write_text(NET)
+
+    def run(*arguments: str, code: int = 0) -> Any:
+        result = CliRunner().invoke(app, list(arguments))
+        assert result.exit_code == code, result.output
+        return result
+
+    return run
+
+
+def test_try_gives_a_verdict_and_writes_what_it_names(run: Callable[..., Any], tmp_path: Path) -> None:
+    result = run("try", "net.py:model", "--data", "net.py:data", "--passes", "5", "--out", "answer")
+    assert "Verdict: " in result.stdout
+    assert "10 %" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert (tmp_path / "answer" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("choice.json", "deferral.csv", "examples.csv"):
+        assert (tmp_path / "answer" / name).stat().st_size > 0
+
+
+def test_try_answers_in_json(run: Callable[..., Any]) -> None:
+    answer = json.loads(run("try", "net.py:model", "--data", "net.py:data", "--passes", "5", "--json").stdout)
+    assert answer["verdict"] in ("better", "worse", "undecided")
+    assert {row["deferred"] for row in answer["deferral"]} >= {0.0, 0.1}
+    assert answer["judgement"]["low"] <= answer["judgement"]["difference"] <= answer["judgement"]["high"]
+
+
+def test_a_dry_run_of_try_writes_nothing(run: Callable[..., Any], tmp_path: Path) -> None:
+    result = run("try", "net.py:model", "--data", "net.py:data", "--passes", "5", "--dry-run")
+    assert "5 passes" in result.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["net.py"]
+
+
+def test_uncertainty_prints_the_most_uncertain_first(run: Callable[..., Any]) -> None:
+    result = run("uncertainty", "net.py:model", "--data", "net.py:data", "--passes", "5", "--show", "4")
+    first, header, *rows, last = result.stdout.splitlines()
+    assert "placement own" in first
+    assert header.split()[-1] == "predictive_entropy"
+    values = [float(row.split()[-1]) for row in rows]
+    assert len(values) == 4
+    assert values == sorted(values, reverse=True)
+    assert "80 examples (4 shown), accuracy" in last
+
+
+def test_the_usual_placement_without_dropout_is_the_last_layer(run: Callable[..., Any]) -> None:
+    result = run("uncertainty", "net.py:bare", "--data", "net.py:unlabelled", "--passes", "3")
+    assert "placement last=0.5" in result.stdout
+    assert "accuracy" not in result.stdout
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_the_whole_table_is_written(run: Callable[..., Any], tmp_path: Path, form: str) -> None:
+    file = f"table.{form}"
+    arguments = ("uncertainty", "net.py:model", "--data", "net.py:data", "--passes", "3", "--out", file)
+    run(*arguments, "--measures", "bald,plain_entropy", "--sort", "bald")
+    table = pd.read_csv(tmp_path / file) if form == "csv" else pd.read_parquet(tmp_path / file)
+    assert list(table.columns) == ["id", "label", "prediction", "probability", "correct", "bald", "plain_entropy"]
+    assert len(table) == 80
+    assert table.bald.is_monotonic_decreasing
+    refusal = run(*arguments, code=2)
+    assert "--out must not exist yet" in refusal.stderr
+    run(*arguments, "--overwrite")
+    assert "bald" in (pd.read_csv(tmp_path / file) if form == "csv" else pd.read_parquet(tmp_path / file))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "name"),
+    [
+        ("--out", "table.xlsx", "out"),
+        ("--out", "nowhere/table.csv", "out"),
+        ("--sort", "plain_margin", "sort"),
+        ("--measures", "bold", "measures"),
+        ("--placement", "0:0.5", "placement"),
+        ("--passes", "0", "passes"),
+    ],
+)
+def test_mistakes_are_one_line(run: Callable[..., Any], option: str, value: str, name: str) -> None:
+    result = run("uncertainty", "net.py:model", "--data", "net.py:data", option, value, code=2)
+    error: BaseException | None = result.exception
+    while error is not None and not isinstance(error, BadInput):
+        error = error.__cause__ or error.__context__
+    assert isinstance(error, BadInput)
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_dry_run_of_uncertainty_says_what_it_would_write(run: Callable[..., Any], tmp_path: Path) -> None:
+    arguments = ("uncertainty", "net.py:model", "--data", "net.py:data", "--out", "table.csv", "--dry-run", "--json")
+    plan = json.loads(run(*arguments).stdout)
+    assert plan["would_write"] == "table.csv"
+    assert plan["placement"] == "own"
+    assert not (tmp_path / "table.csv").exists()
