@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dropscope.errors import AuditFailed, BadInput, DropscopeError, MissingExtra
     from dropscope.injection import Audit, Noise, Site, Watch, audit, find_sites, injected, watch
     from dropscope.loading import LoadedData, load_data
-    from dropscope.placement import Placement, PlacementGrid, PlacementSpace
+    from dropscope.placement import Placement, PlacementGrid, PlacementSpace, register_noise
     from dropscope.runs import (
         Choice,
         Judgement,
@@ -36,7 +36,7 @@ _ROOMS = {
     "errors": ("AuditFailed", "BadInput", "DropscopeError", "MissingExtra"),
     "injection": ("Audit", "Noise", "Site", "Watch", "audit", "find_sites", "injected", "watch"),
     "loading": ("LoadedData", "load_data"),
-    "placement": ("Placement", "PlacementGrid", "PlacementSpace"),
+    "placement": ("Placement", "PlacementGrid", "PlacementSpace", "register_noise"),
     "runs": (
         "Choice",
         "Judgement",
@@ -78,6 +78,7 @@ __all__ = [
     "measures",
     "open_run",
     "plan_sweep",
+    "register_noise",
     "sample",
     "scores",
     "sweep",

@@ -22,7 +22,7 @@ from dropscope.engine.loop import LoopEngine
 from dropscope.engine.session import Session, open_session
 from dropscope.injection.resolution import ResolvedPlacement
 from dropscope.statistics.running import from_passes
-from support import zoo
+from support import noises, zoo
 
 PASSES = 7
 NEEDS = frozenset({"sum_p", "sum_plogp", "class_moments", "max_moments", "predicted_deviation"})
@@ -47,6 +47,7 @@ def _texts(count: int) -> dict[str, Tensor]:
     return zoo.text(count, 24)
 
 
+assert noises.block_noise  # registered with its fellows, for the texts below
 _TEXT = ("attention=.2,ffn=.3", "none", "ffn=.3", "own")
 SUBJECTS = {
     # Two names of one place, two kinds of noise, and two that are plain.
@@ -55,6 +56,12 @@ SUBJECTS = {
         zoo.images,
         ("conv1@before_activation=.2", "none", "conv1@after_activation=.2", "conv2=.3,fc1=.5",
          "fc1=.5 noise=gaussian", "fc1=0", "conv2=.3"),
+    ),
+    "own noise": Subject(
+        zoo.cifar,
+        zoo.images,
+        ("conv2=.3 noise=even_noise", "none", "conv1=.1,conv2=.3 noise=block_noise mask=element",
+         "conv1=.1 noise=block_noise mask=element", "conv2=.3,fc1=.5 noise=even_noise mask=element"),
     ),
     "resnet": Subject(zoo.resnet, zoo.images, ("conv1=.2,layer2.conv1=.3", "layer1=.2", "none", "last=.5")),
     "unet": Subject(zoo.unet3d, zoo.volumes, ("down1=.3,join=.2", "none", "own"), examples=3),

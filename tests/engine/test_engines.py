@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class TestLoop(EngineContract):
-    subjects: ClassVar[tuple[str, ...]] = ("cnn", "resnet", "unet", "lstm", "many labels", "bert")
+    subjects: ClassVar[tuple[str, ...]] = ("cnn", "own noise", "resnet", "unet", "lstm", "many labels", "bert")
     build = staticmethod(loop)
 
 
@@ -50,7 +50,7 @@ class TestFoldedLoop(EngineContract):
 
 class TestShared(EngineContract):
     subjects: ClassVar[tuple[str, ...]] = (
-        "cnn", "resnet", "unet", "lstm", "sequence first", "many labels", "bert", "gpt2",
+        "cnn", "own noise", "resnet", "unet", "lstm", "sequence first", "many labels", "bert", "gpt2",
     )  # fmt: skip
 
     @staticmethod

@@ -22,8 +22,9 @@ from dropscope.injection.tally import Tally, disagreement, state_mark
 from dropscope.model.inputs import Call
 from dropscope.noise import keyed
 from dropscope.noise.keyed import Layout
+from dropscope.placement.noises import register_noise
 from dropscope.placement.placement import Placement
-from support import zoo
+from support import noises, zoo
 from support.errors import refused
 
 # --- closed form ------------------------------------------------------------------------------------------------------
@@ -114,6 +115,8 @@ SOUND = [
     pytest.param(zoo.cifar, zoo.images, "conv@input=0.3,fc1@output=0.5,fc2=0.1", id="cnn-positions"),
     pytest.param(zoo.cifar, zoo.images, "all=0.3 noise=gaussian", id="cnn-gaussian"),
     pytest.param(zoo.cifar, zoo.images, "all=0.3 noise=multinomial", id="cnn-multinomial"),
+    pytest.param(zoo.cifar, zoo.images, "all=0.3 noise=even_noise", id="cnn-own"),
+    pytest.param(zoo.cifar, zoo.images, "conv1=0.3,conv2=0.05 noise=block_noise mask=element", id="cnn-blocks"),
     pytest.param(zoo.resnet, zoo.images, "conv=0.2,residual=0.1,layer1@sum=0.3", id="resnet"),
     pytest.param(zoo.unet3d, zoo.volumes, "own,last=0.2", id="unet3d"),
     pytest.param(zoo.recurrent, zoo.tokens, "own,recurrent=0.3,embedding=0.1", id="lstm"),
@@ -124,6 +127,51 @@ SOUND = [
     pytest.param(zoo.functional, zoo.images, "own,root:linear#0=0.2", id="functional"),
     pytest.param(zoo.cifar, zoo.images, "none", id="plain"),
 ]
+
+
+assert noises.even_noise  # registered with its fellows
+
+
+def test_noise_of_a_users_own_is_told_as_it_is() -> None:
+    """The rate that its variance implies where it drops nothing, else the dropped fraction; neither is judged."""
+    net, data = zoo.cifar(), zoo.images(8)
+    (smooth,) = audit(net, "fc1@input=0.3 noise=even_noise", data).findings
+    assert (smooth.noise, smooth.asked) == ("even_noise", 0.3)
+    assert smooth.measured == pytest.approx(0.3, abs=0.02)
+    found = audit(net, "conv1=0.3 noise=block_noise mask=element", data)
+    assert found.ok
+    assert not found.remarks
+    assert 0.2 < (found.findings[0].measured or 0) < 0.3  # blocks overlap, and at the border they are cut
+
+
+@pytest.mark.parametrize(("noise", "says"), [("idle_noise", "1"), ("broken_noise", "finite"), ("batch_noise", "batch")])
+def test_noise_of_a_users_own_that_cannot_mean_what_it_says_fails(noise: str, says: str) -> None:
+    found = audit(zoo.cifar(), f"fc1@input=0.3 noise={noise}", zoo.images(8))
+    assert not found.ok
+    assert says in (found.findings[0].problem or "")
+
+
+def test_noise_of_a_users_own_that_shifts_the_mean_is_remarked() -> None:
+    register_noise(lambda uniforms, rate: (uniforms >= rate).float(), name="unscaled_noise")
+    found = audit(zoo.cifar(), "fc1@input=0.3 noise=unscaled_noise", zoo.images(8))
+    assert found.ok
+    assert any("unscaled_noise" in remark for remark in found.remarks)
+
+
+def test_what_a_users_own_noise_calls_is_no_part_of_the_model() -> None:
+    """Activations and dropouts inside the function are neither followed nor disturbed."""
+
+    def busy(uniforms: Tensor, rate: float) -> Tensor:
+        return F.dropout(F.relu(uniforms), 0.5, training=False) + 0.5
+
+    register_noise(busy, name="busy_noise")
+    register_noise(lambda uniforms, rate: uniforms + 0.5, name="calm_noise")
+    net, data = zoo.functional(), zoo.images()
+    outputs = []
+    for name in ("busy_noise", "calm_noise"):
+        with torch.no_grad(), injector.injected(net, f"all=0.3 noise={name}"):
+            outputs.append(net(data))
+    assert torch.equal(*outputs)
 
 
 @pytest.mark.parametrize(("build", "data", "text"), SOUND)

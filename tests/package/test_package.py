@@ -11,8 +11,9 @@ import dropscope
 PUBLIC = {
     "watch", "find_sites", "Site", "Placement", "injected", "audit", "sample", "uncertainty", "maps", "PlacementGrid",
     "PlacementSpace", "sweep", "plan_sweep", "Run", "compare", "tune", "UncertaintyPredictor", "measures", "scores",
-    "open_run", "BadInput", "AuditFailed", "DropscopeError", "MissingExtra", "__version__",
-    "load_data", "Audit", "LoadedData", "Noise", "PlanSummary", "Watch",  # what the functions above take or return
+    "open_run", "register_noise", "BadInput", "AuditFailed", "DropscopeError", "MissingExtra", "__version__",
+    "load_data", "try_out",
+    "Audit", "Choice", "Judgement", "LoadedData", "Noise", "PlanSummary", "Watch",  # what those take or return
 }  # fmt: skip
 LATER = {"compare", "tune", "UncertaintyPredictor"}
 EXTRAS = ("transformers", "datasets", "monai", "nibabel")

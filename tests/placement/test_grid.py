@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dropscope.placement.grid import RATES, PlacementGrid, PlacementSpace
-from dropscope.placement.placement import NOISES, POSITIONS, Placement
+from dropscope.placement.noises import NOISES
+from dropscope.placement.placement import POSITIONS, Placement
 from support.errors import refused
 
 CIFAR = ["conv1", "conv2", "conv3", "fc1"]

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 import dropscope.placement
 from dropscope.errors import BadInput
+from dropscope.placement.noises import NOISES
 from dropscope.placement.placement import (
     GROUPS,
     MASKS,
-    NOISES,
     POSITIONS,
     Own,
     Placement,

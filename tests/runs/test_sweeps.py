@@ -16,7 +16,8 @@ from torch import Tensor, nn
 import dropscope as ds
 from dropscope import measures, scores
 from dropscope.errors import AuditFailed
-from dropscope.runs.result import RANKING, Run
+from dropscope.runs.result import Run
+from dropscope.scores import CALIBRATION, RANKING
 from support import zoo
 from support.engines import BranchingText
 from support.errors import refused
@@ -37,7 +38,7 @@ def data(n: int = 40) -> tuple[Tensor, Tensor]:
 def equal(first: pd.DataFrame, second: pd.DataFrame, tolerance: float = 1e-4) -> None:
     assert first.placement.tolist() == second.placement.tolist()
     assert first.measure.tolist() == second.measure.tolist()
-    for name in ("accuracy", *RANKING):
+    for name in ("accuracy", *RANKING, *CALIBRATION):
         np.testing.assert_allclose(first[name], second[name], atol=tolerance, rtol=0, err_msg=name)
 
 
@@ -141,7 +142,7 @@ def test_finalists_have_examples_intervals_and_paired_differences() -> None:
     best = run.best("aurc", 3)
     kept = run.intervals[run.intervals.placement != "none"]
     assert set(zip(kept.placement, kept.measure, strict=True)) == set(zip(best.placement, best.measure, strict=True))
-    assert len(kept) == 3 * (len(RANKING) + 1)
+    assert len(kept) == 3 * (1 + len(RANKING) + len(CALIBRATION))
     assert ((best.low <= best.aurc) & (best.aurc <= best.high)).all()
     assert kept.minus_single_pass_low.notna().all()
     both_ways = best.merge(kept[kept.score == "aurc"], on=["placement", "measure"])
@@ -162,7 +163,8 @@ def test_rows_have_the_columns_that_people_read() -> None:
     run = ds.sweep(net(), ["0=.5", "none"], data(), passes=3, keep="none")
     assert list(run.rows.columns) == [
         "placement", "measure", "accuracy", "aurc", "aurc_minus_single_pass", "augrc", "error_auroc", "error_auprc",
-        "isotonic_penalty", "rearrangement_penalty", "running_minimum_penalty", "excess_aurc", "cost", "equivalent_to",
+        "isotonic_penalty", "rearrangement_penalty", "running_minimum_penalty", "excess_aurc",
+        "ece", "brier", "nll", "cost", "equivalent_to",
     ]  # fmt: skip
     assert list(run.baseline.columns) == list(run.rows.columns)[:-1]
     plain = float(run.baseline.aurc[run.baseline.measure == "plain_entropy"].iloc[0])
@@ -229,7 +231,7 @@ def test_best_knows_the_direction_of_a_score() -> None:
 @pytest.mark.parametrize(
     ("written", "suggested"),
     [("auroc", "'error_auroc'"), ("AUC", "'error_auroc'"), ("auprc", "'error_auprc'"), ("ap", "'error_auprc'"),
-     ("penalty", "'isotonic_penalty'"), ("AURC", "'aurc'"), ("ece", "scores.ece"), ("brier", "scores.brier"),
+     ("penalty", "'isotonic_penalty'"), ("AURC", "'aurc'"), ("log_loss", "'nll'"), ("dice", "scores.dice"),
      ("accuracy", "'accuracy'")],
 )  # fmt: skip
 def test_the_common_name_of_a_score_is_suggested(written: str, suggested: str) -> None:
@@ -257,13 +259,6 @@ def test_a_measure_of_ones_own() -> None:
 
     widest.needs = ("class_moments",)
     both(net(), ["0=.5"], data(), measures=[widest, "bald"])
-
-    def of_passes(passes: Tensor) -> Tensor:
-        return passes.var(0).sum(-1)
-
-    of_passes.of = "passes"
-    with refused("measures"):
-        ds.sweep(net(), ["0=.5"], data(), measures=[of_passes])
 
 
 def test_the_loop_runs_where_the_tree_cannot(caplog: pytest.LogCaptureFixture) -> None:

@@ -303,8 +303,13 @@ def _regular(parent: np.ndarray) -> int | None:
 
 
 def _parameters(step: Step, choice: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Per variant: the word below which a unit drops and the factor of a kept one; for Gaussian noise the amplitude."""
+    """Per variant: the word below which a unit drops and the factor of a kept one; for Gaussian noise the amplitude.
+
+    Noise of a user's own takes the rates themselves.
+    """
     rates = np.asarray(step.rates, dtype=np.float64)
+    if step.own is not None:
+        return torch.zeros(len(choice), dtype=torch.int32, device=device), torch.as_tensor(rates[choice], device=device)
     level = np.array([-(2**31) if rate == 0 else threshold(rate) for rate in rates], dtype=np.int32)
     gain = 1 / (1 - rates) if step.noise == "bernoulli" else np.sqrt(rates / (1 - rates))
     return torch.as_tensor(level[choice], device=device), torch.as_tensor(

@@ -7,7 +7,7 @@ value is spread over variants and passes, an earlier variant's is selected for i
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from dropscope.engine.graph import Captured, CaptureFailed, expression
 from dropscope.engine.tree import Plan, Step
-from dropscope.noise import standard_normal
+from dropscope.noise import OwnNoise, standard_normal
 
 
 def spread(value: Tensor, dim: int, copies: int) -> Tensor:
@@ -52,14 +52,44 @@ def disturb_rows(
     `parent` says which rows of `value` a variant takes: None where the value is plain and every variant and pass takes
     it, a number where each earlier variant has that many children, a tensor of variant numbers otherwise.
     """
-    rows = value.movedim(dim, 0)
-    variants, words, tail = level.shape[0], uniform.shape[0] * folded, rows.shape[1:]
+    words = uniform.shape[0] * folded
     word = uniform.reshape(1, words, *units)
-    each = (variants, *[1] * (word.dim() - 1))
+    each = (level.shape[0], *[1] * (word.dim() - 1))
     if noise == "bernoulli":
         factor = (word >= level.view(each)).float().mul_(gain.view(each))
     else:
         factor = (standard_normal(word) * gain.view(each)).add_(1.0)
+    return _multiplied(value, dim, factor, units, parent)
+
+
+def own_disturbance(own: OwnNoise, mask: str) -> Callable[..., Tensor]:
+    """`disturb_rows` for noise of a user's own: `gain` holds the rate of each variant, 0 for none."""
+
+    def disturb_rows_by_own(
+        value: Tensor,
+        dim: int,
+        folded: int,
+        units: Sequence[int],
+        noise: str,
+        uniform: Tensor,
+        level: Tensor,
+        gain: Tensor,
+        parent: Any,
+    ) -> Tensor:
+        rates = gain.tolist()
+        of_rate = {rate: own.factors(uniform, rate, mask, folded) for rate in set(rates) - {0.0}}
+        plain = torch.ones_like(uniform, dtype=torch.float32)
+        factor = torch.stack([of_rate.get(rate, plain) for rate in rates])
+        factor = factor.reshape(len(rates), uniform.shape[0] * folded, *units)
+        return _multiplied(value, dim, factor, units, parent)
+
+    return disturb_rows_by_own
+
+
+def _multiplied(value: Tensor, dim: int, factor: Tensor, units: Sequence[int], parent: Any) -> Tensor:
+    """Factors `[variants, words, *units]`, which nobody else holds, times the rows they fall on."""
+    rows = value.movedim(dim, 0)
+    (variants, words), tail = factor.shape[:2], rows.shape[1:]
     factor = factor.to(value.dtype)
     if parent is None:
         examples = rows.shape[0]
@@ -162,8 +192,9 @@ def segment(plan: Plan, first: int, index: int) -> Segment:
     entry = build.graph.placeholder("entry")
     dim, folded = captured.batch(step.node) or (0, 1)
     units = _unit_tail(step, captured)
+    disturb = disturb_rows if step.own is None else own_disturbance(step.own, step.mask)
     build.env[step.node] = build.graph.call_function(
-        disturb_rows, (entry, dim, folded, units, step.noise, noise.uniform, noise.level, noise.gain, noise.parent)
+        disturb, (entry, dim, folded, units, step.noise, noise.uniform, noise.level, noise.gain, noise.parent)
     )
     for node in nodes:
         build.copy(node)

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from dropscope.engine.graph import Captured, CaptureFailed
 from dropscope.injection import ResolvedPlacement, SiteNoise
-from dropscope.noise import Layout
+from dropscope.noise import Layout, OwnNoise
 from dropscope.tracing import Point
 
 _aten = torch.ops.aten
@@ -44,6 +44,7 @@ class Step:
     layout: Layout
     rates: tuple[float, ...]  # choices at this step; choice 0 is no noise
     points: tuple[Point, ...]  # what was merged into it
+    own: OwnNoise | None = None  # where the noise is a function of the user's
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +146,10 @@ def _steps(captured: Captured, vectors: Sequence[ResolvedPlacement]) -> list[Ste
         if spec.noise == "multinomial":
             raise CaptureFailed(f"{name} has multinomial noise, whose words differ from rate to rate")
         values = sorted({rate for point in points for rate in rates[point]})
-        steps.append(Step(name, call, node, spec.noise, spec.mask, spec.layout, (0.0, *values), tuple(sorted(points))))
+        choices = (0.0, *values)
+        steps.append(
+            Step(name, call, node, spec.noise, spec.mask, spec.layout, choices, tuple(sorted(points)), spec.own)
+        )
     return sorted(steps, key=lambda step: captured.position[step.node])
 
 

@@ -21,8 +21,9 @@ from dropscope.injection.families import ignored_fields
 from dropscope.injection.injector import Noise, disturbed
 from dropscope.injection.resolution import ResolvedPlacement, SiteNoise, resolve
 from dropscope.injection.sites import SiteMap, examine
-from dropscope.injection.tally import Tally, disagreement, state_mark
+from dropscope.injection.tally import Tally, disagreement, disagreement_of_own, state_mark
 from dropscope.model import Call, accepted, device_of, output_tensors, state_kept, unwrap
+from dropscope.noise import disturb
 from dropscope.placement import Placement, as_placement
 from dropscope.tracing import Point
 
@@ -39,9 +40,10 @@ class Finding:
 
     Attributes:
         site: The site with its position, as a placement writes it.
-        noise: The kind of noise: bernoulli, gaussian, multinomial or alpha.
+        noise: The kind of noise: bernoulli, gaussian, multinomial, alpha, or the name of your own.
         asked: The rate that the placement asks for.
-        measured: The dropped fraction; for gaussian and multinomial noise, the rate that its variance implies.
+        measured: The dropped fraction; for noise that drops no unit (gaussian, multinomial, some of your own), the rate
+            that its variance implies. Noise of your own is not judged by it.
         units: How many units were counted.
         fired: Whether the site got noise at all.
         effect: Whether the output changed when this site alone got noise; None if that was not tried.
@@ -103,16 +105,17 @@ class Audit:
 
     def __str__(self) -> str:
         width = max([len(f.site) for f in self.findings] + [4])
+        kinds = max([len(f.noise) for f in self.findings] + [11])
         lines = [f"audit of '{self.placement}': {'ok' if self.ok else 'FAILED'}"]
         if self.findings:
             lines.append(
-                f"  {'site':<{width}}  {'noise':<11} {'asked':>6}  {'measured':>8}  {'units':>8}  fired  effect"
+                f"  {'site':<{width}}  {'noise':<{kinds}} {'asked':>6}  {'measured':>8}  {'units':>8}  fired  effect"
             )
         for f in self.findings:
             measured = "-" if f.measured is None else f"{f.measured:.4f}"
             effect = {True: "yes", False: "no", None: "-"}[f.effect]
             fired = "yes" if f.fired else "no"
-            row = f"  {f.site:<{width}}  {f.noise:<11} {f.asked:>6.3f}  {measured:>8}  {f.units:>8}"
+            row = f"  {f.site:<{width}}  {f.noise:<{kinds}} {f.asked:>6.3f}  {measured:>8}  {f.units:>8}"
             row = f"{row}  {fired:<5}  {effect:<6}".rstrip()
             lines.append(row + ("" if f.ok else f"  <- {f.problem}"))
         lines += [f"  problem: {text}" for text in self.problems]
@@ -203,10 +206,10 @@ def audit_resolved(audited: Audited, resolved: ResolvedPlacement, placement: Pla
     audited = replace(audited, call=audited.call.take(range(min(_EXAMPLES, audited.call.examples))))
     before, state = state_mark(model), torch.get_rng_state()
     with torch.no_grad(), state_kept(model):
-        tallies, outputs = _tallied(audited, resolved)
+        tallies, outputs, coupled = _tallied(audited, resolved)
         effects = _effects(audited, resolved)
         problems = [f"{name} moved" for name, mark in state_mark(model).items() if before.get(name) != mark]
-    remarks = list(_remarks(placement, resolved, site_map))
+    remarks = [*_remarks(placement, resolved, site_map), *_shifts(resolved, tallies)]
     if not torch.equal(state, torch.get_rng_state()):
         torch.set_rng_state(state)
         if not site_map.nondeterministic:  # a LayerDrop that draws in eval too, and then drops nothing
@@ -218,11 +221,16 @@ def audit_resolved(audited: Audited, resolved: ResolvedPlacement, placement: Pla
         problems.append(f"config.{field}={rate:g} is no field of {name}: nothing reads it, so it switches nothing on")
     if site_map.nondeterministic:
         problems.append("two plain passes differ: there is randomness that no site stands for")
-    findings = tuple(
+    findings = (
         _finding(point, spec, tallies.get(point), effect=effects.get(point), sites=len(resolved))
         for point, spec in resolved.items()
     )
-    return Audit(placement, findings, tuple(problems), tuple(remarks))
+    by_itself = "what it does to an example depends on the others of its batch"
+    judged = tuple(
+        replace(finding, problem=finding.problem or by_itself) if point in coupled else finding
+        for point, finding in zip(resolved, findings, strict=True)
+    )
+    return Audit(placement, judged, tuple(problems), tuple(remarks))
 
 
 def audit_union(audited: Audited, resolved: Sequence[ResolvedPlacement], placements: Sequence[Placement]) -> None:
@@ -259,8 +267,12 @@ def audit_union(audited: Audited, resolved: Sequence[ResolvedPlacement], placeme
         replace(result, placement=by[failed[0]] if failed else result.placement).raise_if_failed()
 
 
-def _tallied(audited: Audited, resolved: ResolvedPlacement) -> tuple[dict[Point, Tally], list[list[Tensor]]]:
+def _tallied(
+    audited: Audited, resolved: ResolvedPlacement
+) -> tuple[dict[Point, Tally], list[list[Tensor]], set[Point]]:
+    """What noise did at each point, the outputs of the passes, and points where one example disturbs another."""
     tallies: dict[Point, Tally] = {}
+    coupled: set[Point] = set()
 
     def watch(point: Point, spec: SiteNoise, before: Tensor, after: Tensor, keys: Tensor) -> None:
         tally = tallies.setdefault(point, Tally())
@@ -268,6 +280,8 @@ def _tallied(audited: Audited, resolved: ResolvedPlacement) -> tuple[dict[Point,
             tally.add_alpha(before, after, spec.rate, spec.mask, spec.layout)
         else:
             tally.add(before, after, spec.mask, spec.layout)
+        if spec.own is not None and not _same_alone(spec, before, after, keys):
+            coupled.add(point)
 
     outputs = []
     with audited.disturbed(resolved) as noise:
@@ -275,7 +289,17 @@ def _tallied(audited: Audited, resolved: ResolvedPlacement) -> tuple[dict[Point,
         for number in range(_PASSES):
             noise.at(pass_=number)
             outputs.append(audited.forward())
-    return tallies, outputs
+    return tallies, outputs, coupled
+
+
+def _same_alone(spec: SiteNoise, before: Tensor, after: Tensor, keys: Tensor) -> bool:
+    """Whether the last example gets the same noise by itself; noise of a user's own might mix examples."""
+    if spec.layout.batch_dim is None or len(keys) < 2:
+        return True
+    last = before.shape[spec.layout.batch_dim] - spec.layout.folded
+    one, there = (value.narrow(spec.layout.batch_dim, last, spec.layout.folded) for value in (before, after))
+    alone = disturb(one, keys[-1:], spec.rate, spec.kind, spec.mask, spec.layout)
+    return torch.allclose(alone, there, rtol=1e-4, atol=1e-6, equal_nan=True)
 
 
 def _effects(audited: Audited, resolved: ResolvedPlacement) -> dict[Point, bool]:
@@ -306,7 +330,7 @@ def _must_vary(resolved: ResolvedPlacement, tallies: dict[Point, Tally]) -> bool
     dropping = [
         (spec.rate, tallies[point].units)
         for point, spec in resolved.items()
-        if point in tallies and spec.noise in ("bernoulli", "alpha")
+        if point in tallies and (spec.noise in ("bernoulli", "alpha") or spec.own is not None)
     ]
     none_dropped = sum(units * math.log1p(-rate) for rate, units in dropping)
     return len(dropping) < len(resolved) or none_dropped < math.log(_BY_ACCIDENT)
@@ -317,12 +341,24 @@ def _finding(point: Point, spec: SiteNoise, tally: Tally | None, *, effect: bool
     if tally is None:
         return Finding(name, spec.noise, spec.rate, None, 0, fired=False, effect=effect, problem="it did not fire")
     measured = tally.rate
-    if spec.noise not in ("bernoulli", "alpha") and tally.variance is not None:
+    smooth = spec.noise not in ("bernoulli", "alpha") if spec.own is None else not tally.dropped
+    if smooth and tally.variance is not None:
         measured = tally.variance / (1 + tally.variance)
-    problem = disagreement(tally, spec.rate, spec.noise, sites)
+    if spec.own is None:
+        problem = disagreement(tally, spec.rate, spec.noise, sites)
+    else:
+        problem = disagreement_of_own(tally, spec.rate, sites)
     if problem is None and effect is False:
         problem = "the output does not depend on it"
     return Finding(name, spec.noise, spec.rate, measured, tally.units, fired=True, effect=effect, problem=problem)
+
+
+def _shifts(resolved: ResolvedPlacement, tallies: dict[Point, Tally]) -> Iterable[str]:
+    """Noise of a user's own that does not keep the mean: allowed, and worth knowing."""
+    for point, spec in resolved.items():
+        shift = tallies[point].shift if spec.own is not None and point in tallies else None
+        if shift is not None:
+            yield f"the factors of {spec.noise!r} at {point.address} average {1 + shift:.2f}, not 1: passes shift"
 
 
 def _remarks(placement: Placement, resolved: ResolvedPlacement, site_map: SiteMap) -> Iterable[str]:

@@ -146,7 +146,7 @@ class Noise(Visitor):
                     return self._ledger.defer(DeferredNoise(value, key, spec.rate))
                 return kernels.bernoulli(value, *key, spec.rate)
         keys = self._keys(point, value, spec)
-        after = disturb(value, keys, spec.rate, spec.noise, spec.mask, spec.layout)
+        after = disturb(value, keys, spec.rate, spec.kind, spec.mask, spec.layout)
         if self.watcher is not None:
             self.watcher(point, spec, value, after, keys)
         return after

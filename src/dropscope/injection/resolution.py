@@ -14,8 +14,8 @@ from typing import TypeAlias
 from dropscope.errors import BadInput, Phrase, nearest
 from dropscope.injection.roles import Site
 from dropscope.injection.sites import SiteMap
-from dropscope.noise import Layout, multinomial_draws
-from dropscope.placement import GROUPS, Own, Placement, Term
+from dropscope.noise import Layout, OwnNoise, multinomial_draws
+from dropscope.placement import GROUPS, Own, Placement, Term, own_noise
 from dropscope.tracing import Point
 
 _ALL = ("conv", "linear", "ffn", "recurrent")
@@ -29,6 +29,12 @@ class SiteNoise:
     noise: str
     mask: str
     layout: Layout
+    own: OwnNoise | None = None  # where the noise is a function of the user's
+
+    @property
+    def kind(self) -> str | OwnNoise:
+        """The noise as `noise.disturb` takes it."""
+        return self.own or self.noise
 
     @property
     def style(self) -> tuple[str, str]:
@@ -190,4 +196,5 @@ def _site_noise(point: Point, rate: float, kind: str, mask: str, site_map: SiteM
             name = f"rate of {point.name!r}"
             what = f"{name} must leave multinomial noise over {units} units at least one draw"
             raise BadInput(what, name, rate, "use a lower rate, or noise=gaussian")
-    return SiteNoise(rate, kind, mask, value.layout)
+    function = own_noise(kind)
+    return SiteNoise(rate, kind, mask, value.layout, None if function is None else OwnNoise(kind, function))

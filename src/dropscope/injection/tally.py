@@ -68,6 +68,14 @@ class Tally:
         return self.dropped / self.units if self.units else None
 
     @property
+    def shift(self) -> float | None:
+        """By how much the mean of the factors is off 1; None where that may be chance, were nine units one draw."""
+        if not self.units or not math.isfinite(self.squares):
+            return None
+        off = self.total / self.units - 1
+        return off if abs(off) > 0.01 + 12 * math.sqrt(self.squares) / self.units else None
+
+    @property
     def variance(self) -> float | None:
         """Of the factors around 1, the mean that every noise keeps."""
         return self.squares / self.units if self.units else None
@@ -114,6 +122,18 @@ def disagreement(tally: Tally, rate: float, noise: str, sites: int) -> str | Non
     seen = tally.squares / tally.units
     if abs(seen - variance) > spread + 1e-6:
         return f"factors vary by {seen:.4f}, not {variance:.4f}"
+    return None
+
+
+def disagreement_of_own(tally: Tally, rate: float, sites: int) -> str | None:
+    """Why a noise of the user's own took no effect; None if it did. What its rate means is its author's to say."""
+    if tally.units == 0:
+        return "no unit was above 0, so nothing could be disturbed"
+    if not math.isfinite(tally.squares):
+        return "its factors are not finite"
+    # Whatever the noise, at its rate or more of the units something happens: none of many is no chance.
+    if tally.squares == 0 and tally.units * math.log1p(-rate) < math.log(_FALSE_ALARM / max(sites, 1)):
+        return f"every factor on {tally.units} units is 1"
     return None
 
 

@@ -21,7 +21,16 @@ from dropscope.measures.spread import (
     variation_predicted,
     variation_ratio,
 )
-from dropscope.measures.table import DEFAULT, PLAIN_TABLE, SEGMENTATION, TABLE, Measure, resolve
+from dropscope.measures.table import (
+    DEFAULT,
+    PLAIN_TABLE,
+    SEGMENTATION,
+    TABLE,
+    Measure,
+    of_passes,
+    of_statistics,
+    resolve,
+)
 
 __all__ = [
     "DEFAULT",
@@ -40,6 +49,8 @@ __all__ = [
     "margin",
     "max_probability",
     "mutual_information",
+    "of_passes",
+    "of_statistics",
     "plain_entropy",
     "plain_margin",
     "plain_max_probability",

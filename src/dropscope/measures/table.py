@@ -22,6 +22,7 @@ from dropscope.measures.confidence import (
 from dropscope.measures.histograms import averaged_entropy, bhattacharyya, kullback_leibler
 from dropscope.measures.information import bald, bald_corrected, expected_entropy, predictive_entropy
 from dropscope.measures.needs import FACTS, PLAIN
+from dropscope.measures.own import FORMS, Form, base_name, called, form_of
 from dropscope.measures.spread import (
     averaged_std,
     averaged_variance,
@@ -29,7 +30,7 @@ from dropscope.measures.spread import (
     variation_predicted,
     variation_ratio,
 )
-from dropscope.statistics import CHEAP, PassStatistics
+from dropscope.statistics import PassStatistics, from_passes
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Measure:
         direction: What a higher value means: the same for all measures.
         of: What the function takes: "statistics", "passes" for the stored passes `[passes, N, C, ...]`, or "plain" for
             the probabilities `[N, C, ...]` of one pass without noise.
+        own: Whether it is a function of the user's, whose result is checked.
 
     Examples:
         >>> import torch
@@ -62,6 +64,7 @@ class Measure:
     reference: str
     direction: str = "higher = more uncertain"
     of: Literal["statistics", "passes", "plain"] = "statistics"
+    own: bool = False
 
     @property
     def needs_plain(self) -> bool:
@@ -70,7 +73,11 @@ class Measure:
 
     def __call__(self, passes: PassStatistics | Tensor) -> Tensor:
         """The measure of these passes."""
-        return self.function(passes)
+        if not self.own:
+            return self.function(passes)
+        if self.of == "statistics" and isinstance(passes, Tensor):
+            passes = from_passes(passes, self.needs)
+        return called(self.function, self.name, passes)
 
 
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
@@ -95,6 +102,53 @@ SEGMENTATION = ("averaged_variance", "averaged_entropy", "bhattacharyya", "kullb
 _ALL = tuple(name for name in TABLE if name != "mutual_information")  # which is bald
 
 
+def of_statistics(
+    function: Callable[..., Tensor], *, name: str | None = None, needs: Sequence[str] | None = None
+) -> Measure:
+    """A measure that is a function of the statistics, under a name.
+
+    Args:
+        function: Takes a `PassStatistics`, whose properties are `[..., C]` or `[...]`, and returns `[...]`.
+        name: What the measure is called; None takes the function's own name.
+        needs: Statistics that it reads; None finds them out.
+
+    Returns:
+        A row, for `measures=[...]`.
+
+    Raises:
+        BadInput: Where the function does not work on statistics.
+
+    Examples:
+        >>> row = of_statistics(lambda stats: stats.class_variance.amax(-1), name="largest_variance")
+        >>> import torch
+        >>> row(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
+        tensor([0.2500], dtype=torch.float64)
+    """
+    return _own(function, name, "statistics", needs)
+
+
+def of_passes(function: Callable[..., Tensor], *, name: str | None = None) -> Measure:
+    """A measure that is a function of the passes themselves, under a name. Memory grows with their number.
+
+    Args:
+        function: Takes probabilities `[passes, N, C, ...]` and returns `[N, ...]`.
+        name: What the measure is called; None takes the function's own name.
+
+    Returns:
+        A row, for `measures=[...]`.
+
+    Raises:
+        BadInput: Where the function does not work on passes.
+
+    Examples:
+        >>> row = of_passes(lambda passes: passes.amax(2).quantile(0.9, 0), name="high_confidence")
+        >>> import torch
+        >>> row(torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
+        tensor([1.])
+    """
+    return _own(function, name, "passes", None)
+
+
 def resolve(
     measures: str | Callable[..., Tensor] | Measure | Sequence[str | Callable[..., Tensor] | Measure] | None = None,
 ) -> list[Measure]:
@@ -102,37 +156,58 @@ def resolve(
 
     Args:
         measures: A name in `TABLE` or `PLAIN_TABLE`, a function, a row, or several of these; None means `DEFAULT`,
-            "all" every measure of `TABLE`. A function of your own becomes a row under its name. It gets the
-            `PassStatistics` with what its attribute `needs` names (without one: the cheap statistics), or with the
-            attribute `of = "passes"` the stored passes `[passes, N, C, ...]`, whose memory grows with their number.
+            "all" every measure of `TABLE`. A function of your own takes the `PassStatistics` or the stored passes
+            `[passes, N, C, ...]`: it is tried on a few numbers to see which, unless its annotation or its attribute
+            `of` says so. Its attribute `needs` names the statistics that it reads. A lambda is called `lambda_1`,
+            `lambda_2` and so on; `of_statistics` and `of_passes` name it.
 
     Returns:
         A row for each, in the same order.
 
     Raises:
-        BadInput: Where a name is not in the table, a function has no name, or two rows have the same name.
+        BadInput: Where a name is not in the table, a function fits neither form, or two rows have the same name.
 
     Examples:
         >>> [row.name for row in resolve(["bald", "margin"])]
         ['bald', 'margin']
         >>> def spread(statistics):
         ...     return statistics.class_variance.sum(-1)
-        >>> resolve(spread)[0].name
-        'spread'
+        >>> [(row.name, row.of) for row in resolve([spread, lambda passes: passes.std(0).amax(1)])]
+        [('spread', 'statistics'), ('lambda_1', 'passes')]
     """
     if measures is None:
         measures = DEFAULT
     elif isinstance(measures, str) or callable(measures):
         measures = [measures]
-    rows = [_row(one) for measure in measures for one in (_ALL if measure == "all" else [measure])]
+    named = [one for measure in measures for one in (_ALL if measure == "all" else [measure])]
+    taken = {name for measure in named if (name := _stated_name(measure)) is not None}
+    rows = [_row(measure, taken) for measure in named]
     names = [row.name for row in rows]
     if not names or len(set(names)) < len(names):
-        remedy = "name each measure once (functions by a __name__ of their own)"
+        remedy = "name each measure once; functions of one name by measures.of_passes(function, name='another')"
         raise BadInput("measures must be one or more, each with its own name", "measures", names, remedy)
+    reserved = sorted(_COLUMNS & {*names})
+    if reserved:
+        rule = f"measures must not be called {' or '.join(map(repr, reserved))}, a column of its own"
+        raise BadInput(rule, "measures", names, "give the measure another name")
     return rows
 
 
-def _row(measure: Any) -> Measure:
+_COLUMNS = {"id", "group", "label", "prediction", "correct"}
+
+
+def _stated_name(measure: Any) -> str | None:
+    """The name that a measure comes with; None for a lambda and the like."""
+    if isinstance(measure, str):
+        return measure
+    if isinstance(measure, Measure):
+        return measure.name
+    name, own = base_name(measure)
+    return name if own else None
+
+
+def _row(measure: Any, taken: set[str]) -> Measure:
+    """The row; a name that is made up here is added to those that are taken."""
     if isinstance(measure, Measure):
         return measure
     if isinstance(measure, str):
@@ -143,11 +218,24 @@ def _row(measure: Any) -> Measure:
     for row in (*TABLE.values(), *PLAIN_TABLE.values()):
         if measure is row.function:
             return row
-    name = getattr(measure, "__name__", "")
-    of = getattr(measure, "of", "statistics")
-    if not callable(measure) or not name.isidentifier() or of not in ("statistics", "passes"):
-        remedy = "define the measure with def, and leave `of` out or set it to 'passes'"
-        raise BadInput("measures of your own must be named functions", "measures", measure, remedy)
-    needs = tuple(getattr(measure, "needs", () if of == "passes" else CHEAP))
-    kind: Literal["statistics", "passes"] = "passes" if of == "passes" else "statistics"
-    return Measure(name, measure, needs, "as its author says", "the user's own", of=kind)
+    name, own = base_name(measure)
+    if not own:
+        numbers = range(1, len(taken) + 2)
+        name = next(f"{name}_{number}" for number in numbers if f"{name}_{number}" not in taken)
+        taken.add(name)
+    form = getattr(measure, "of", None)
+    if form is not None and form not in FORMS:
+        remedy = "leave `of` out, or set it to 'statistics' or 'passes'"
+        raise BadInput("measures of your own must say what they take, or leave it open", "measures", form, remedy)
+    return _own(measure, name, form, getattr(measure, "needs", None))
+
+
+def _own(function: Any, name: str | None, form: Form | None, needs: Sequence[str] | None) -> Measure:
+    if not callable(function):
+        remedy = "use names in the table, functions, or rows"
+        raise BadInput("measures of your own must be functions", "measures", function, remedy)
+    name = base_name(function)[0] if name is None else name
+    if not isinstance(name, str) or not name.isidentifier():
+        raise BadInput("measures must have Python names", "measures", name, "write name='my_measure'")
+    of, reads = form_of(function, name, form, (needs,) if isinstance(needs, str) else needs)
+    return Measure(name, function, reads, "as its author says", "the user's own", of=of, own=True)

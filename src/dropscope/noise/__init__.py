@@ -14,9 +14,11 @@ from dropscope.noise.keyed import (
     streams,
     threshold,
 )
+from dropscope.noise.own import OwnNoise
 
 __all__ = [
     "Layout",
+    "OwnNoise",
     "bits",
     "disturb",
     "multinomial_draws",

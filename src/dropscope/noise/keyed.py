@@ -2,7 +2,7 @@
 
 Owns the hash, the three noises of the papers and how a mask lies over a value. It knows no model and no random state:
 batch size, order, chunking and device cannot change a mask. Everything here is integer arithmetic on tensors: the same
-bits on a CPU, on a GPU, eager and compiled. See `placement` for which site gets which rate.
+bits on a CPU, on a GPU, eager and compiled. See `own` for noises of a user's, `placement` for which site gets which.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from dropscope.noise.own import OwnNoise
 
 
 def _signed(value: int, bits: int) -> int:
@@ -179,10 +181,14 @@ def _multinomial(keys: Tensor, shape: Sequence[int], rate: float) -> Tensor:
     return counts.mul_(units / draws)
 
 
-def factors(value: Tensor, keys: Tensor, rate: float, noise: str, mask: str, layout: Layout) -> Tensor:
+def factors(value: Tensor, keys: Tensor, rate: float, noise: str | OwnNoise, mask: str, layout: Layout) -> Tensor:
     """λ for a value that has an example dimension, broadcastable against it. `keys` holds one key per example."""
     shape, back = _unit_shape(value, mask, layout)
-    return multiplier(keys, shape, rate, noise).reshape(back).movedim(0, layout.batch_dim or 0)
+    if isinstance(noise, OwnNoise):
+        found = noise.factors(bits(keys, shape), rate, mask, layout.folded)
+    else:
+        found = multiplier(keys, shape, rate, noise)
+    return found.reshape(back).movedim(0, layout.batch_dim or 0)
 
 
 def _unit_shape(value: Tensor, mask: str, layout: Layout) -> tuple[list[int], list[int]]:
@@ -201,7 +207,7 @@ def _unit_shape(value: Tensor, mask: str, layout: Layout) -> tuple[list[int], li
     return units or [1], [value.shape[batch], *units]
 
 
-def disturb(value: Tensor, keys: Tensor, rate: float, noise: str, mask: str, layout: Layout) -> Tensor:
+def disturb(value: Tensor, keys: Tensor, rate: float, noise: str | OwnNoise, mask: str, layout: Layout) -> Tensor:
     """`value` with noise on it. A value without an example dimension takes one key: one mask for all examples."""
     if layout.batch_dim is None:
         lifted = Layout(0, 1, layout.channel_dim if layout.channel_dim < 0 else layout.channel_dim + 1)

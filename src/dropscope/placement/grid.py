@@ -18,7 +18,8 @@ from typing_extensions import Unpack
 from dropscope.checks import check_choice, check_rate
 from dropscope.errors import BadInput, Phrase
 from dropscope.parameters import shares
-from dropscope.placement.placement import NOISES, POSITIONS, Placement, Term, as_placement, parse_address
+from dropscope.placement.noises import noise_name
+from dropscope.placement.placement import POSITIONS, Placement, Term, as_placement, parse_address
 
 RATES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -27,12 +28,16 @@ class PlacementOptions(TypedDict, total=False):
     """What all placements of a space have in common."""
 
     position: str
-    noise: str
+    noise: str | Callable[..., Any]
     mask: str
 
 
 def _placed(
-    rates: Mapping[str, float], *, position: str = "auto", noise: str = "bernoulli", mask: str = "auto"
+    rates: Mapping[str, float],
+    *,
+    position: str = "auto",
+    noise: str | Callable[..., Any] = "bernoulli",
+    mask: str = "auto",
 ) -> Placement:
     """A placement of a space.
 
@@ -257,7 +262,7 @@ class PlacementGrid(PlacementSpace):
         sites: The sites, checked, as a tuple.
         rates: The rates, as a tuple.
         positions: The positions, as a tuple.
-        noise: The noises, as a tuple.
+        noise: The names of the noises, as a tuple.
         mask: As given.
 
     Raises:
@@ -278,11 +283,11 @@ class PlacementGrid(PlacementSpace):
         sites: Iterable[str],
         rates: Iterable[float] = RATES,
         positions: Iterable[str] = ("auto",),
-        noise: Iterable[str] = ("bernoulli",),
+        noise: Iterable[str | Callable[..., Any]] = ("bernoulli",),
         mask: str = "auto",
     ) -> None:
         self.positions = _check_axis(positions, "positions", lambda p: check_choice(p, "positions", POSITIONS))
-        self.noise = _check_axis(noise, "noise", lambda n: check_choice(n, "noise", NOISES))
+        self.noise = _check_axis(noise, "noise", noise_name)
         self.rates, self.mask = _check_rates(rates), mask
         crossed = next((p for p in self.positions if p != "auto"), "auto")
         self.sites = _check_sites(sites, position=crossed, mask=mask)

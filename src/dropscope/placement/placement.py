@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from dropscope.checks import check_choice, check_rate, finite_number
 from dropscope.errors import BadInput, nearest
+from dropscope.placement.noises import noise_name, noise_names
 from dropscope.placement.spelling import repaired
 
 POSITIONS = ("auto", "input", "output", "before_activation", "after_activation", "weights", "branch", "sum")
-NOISES = ("bernoulli", "gaussian", "multinomial")
 MASKS = ("auto", "channel", "element")
 GROUPS = ("all", "last", "conv", "linear", "recurrent", "attention", "ffn", "embedding", "residual", "head", "dropout")
 
-_OPTIONS = {"noise": NOISES, "mask": MASKS}
+_OPTIONS = {"noise": noise_names, "mask": lambda: MASKS}
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 _CALL = re.compile(r"\d{1,9}", re.ASCII)
 _PLAIN_REMEDY = "write 'none' (or Placement.none()) for a plain pass, or name a site, as in 'fc1=0.5'"
@@ -94,13 +94,13 @@ class Placement:
             characters except blanks and `= , @ # *`. `none`, `own` and names that start with `own.` are reserved.
         position: Where at a site, for terms that do not say: "auto", "input", "output", "before_activation",
             "after_activation", "weights", "branch" or "sum".
-        noise: "bernoulli", "gaussian" or "multinomial".
+        noise: "bernoulli", "gaussian", "multinomial", or a function of (uniforms, rate); see `register_noise`.
         mask: What one draw covers: "channel", "element", or "auto" for channels of convolutions and elements elsewhere.
 
     Attributes:
         terms: Sites and groups with their rates, in canonical order.
         own: The model's own dropout, in canonical order.
-        noise: As given, or as the text says.
+        noise: The name of the noise, as given or as the text says.
         mask: As given, or as the text says.
         key: 16 hexadecimal digits that stand for the placement on every machine.
 
@@ -122,7 +122,11 @@ class Placement:
     mask: str
 
     def __init__(
-        self, rates: Mapping[str, float] | str, position: str = "auto", noise: str = "bernoulli", mask: str = "auto"
+        self,
+        rates: Mapping[str, float] | str,
+        position: str = "auto",
+        noise: str | Callable[..., Any] = "bernoulli",
+        mask: str = "auto",
     ) -> None:
         check_choice(position, "position", POSITIONS)
         if not isinstance(rates, str | Mapping):
@@ -233,9 +237,11 @@ def parse_address(text: str) -> tuple[str, int | None, str | None]:
     return name, int(call) if numbered else None, position if at else None
 
 
-def _fields(rates: Mapping[str, float] | str, position: str, noise: str, mask: str) -> dict[str, Any]:
+def _fields(
+    rates: Mapping[str, float] | str, position: str, noise: str | Callable[..., Any], mask: str
+) -> dict[str, Any]:
     """The fields of a placement, checked."""
-    options: dict[str, str] = {"noise": noise, "mask": mask}
+    options: dict[str, Any] = {"noise": noise, "mask": mask}
     if isinstance(rates, str):
         entries, stated = _read(rates)
         options |= stated
@@ -243,8 +249,8 @@ def _fields(rates: Mapping[str, float] | str, position: str, noise: str, mask: s
         entries = list(rates.items())
         if not entries:
             raise BadInput("rates must name at least one site", "rates", rates, _PLAIN_REMEDY)
-    for option, valid in _OPTIONS.items():
-        check_choice(options[option], option, valid)
+    options["noise"] = noise_name(options["noise"])
+    check_choice(options["mask"], "mask", MASKS)
     terms, own = _canonical(entries, position)
     if not terms and not own:
         options = {"noise": "bernoulli", "mask": "auto"}
@@ -286,7 +292,7 @@ def _read_term(term: str) -> tuple[str, object]:
         remedy = f"write '{term or 'fc1'}=0.5', or 'own' for the model's own dropout, or 'none' alone"
         rule = "each term must be name[#call][@position]=rate or own[.group][*scale]"
         raise BadInput(rule, "placement", term, remedy)
-    if value in _OPTIONS.get(address, ()):
+    if address in _OPTIONS and value in _OPTIONS[address]():
         raise BadInput("options must follow the terms after a blank", "placement", term, f"write 'fc1=0.5 {term}'")
     # Here and not only where entries are checked: as a mapping's key `own` takes a number, in a text only `own*2`.
     parse_address(address)

@@ -13,12 +13,13 @@ from typing_extensions import Unpack
 
 from dropscope import measures as measures_module
 from dropscope.checks import check_choice, check_passes
-from dropscope.engine import Engine, Session, SessionOptions, StatisticsBlock, choose_engine, open_session, precise
+from dropscope.device import free_bytes
+from dropscope.engine import Engine, Session, SessionOptions, StatisticsBlock, choose_engine, open_session
 from dropscope.measures import Measure
 from dropscope.parameters import shares
 from dropscope.placement import Placement
 from dropscope.progress import track
-from dropscope.statistics import PassStatistics, from_passes
+from dropscope.runs.samples import joined, measured_on_passes
 
 LABELS = ("mean", "plain")
 Chosen = Sequence[str | Callable[..., Tensor]] | None
@@ -64,10 +65,7 @@ def sample(
     running = _engine(session, placement, passes, engine)
     batches, run = running.session.data.batches, range(running.passes)
     with track("sampling", session.data.n * len(run), show=progress) as tick:
-        drawn = [
-            _joined([(block.rows, block.probabilities) for block in running.samples(0, batch, run, tick)])
-            for batch in batches
-        ]
+        drawn = [joined(running.samples(0, batch, run, tick)) for batch in batches]
     return _in_order(torch.cat(drawn, 1).repeat_interleave(passes // len(run), 0), running.session, 1)
 
 
@@ -181,7 +179,7 @@ def _measured(
     needs = {"sum_p"}.union(*(row.needs for row in rows))
     running = _engine(session, placement, passes, engine)
     if any(row.of == "passes" for row in rows):
-        return running, _on_passes(running, rows, needs)
+        return running, _on_passes(running, rows, needs, show=show)
     return running, _on_statistics(running, rows, needs, show=show)
 
 
@@ -195,28 +193,10 @@ def _on_statistics(
 
 
 def _on_passes(
-    engine: Engine, rows: list[Measure], needs: Collection[str]
+    engine: Engine, rows: list[Measure], needs: Collection[str], *, show: bool | None
 ) -> Iterator[tuple[StatisticsBlock, dict[str, Tensor]]]:
-    """For a measure that wants the passes themselves: batch by batch, all passes of a batch in memory."""
-    for batch in engine.session.data.batches:
-        with torch.no_grad(), precise():
-            plain = engine.session.plain(batch)
-        blocks = engine.samples(0, batch, range(engine.passes))
-        every = _joined([(block.rows, block.probabilities) for block in blocks])
-        statistics = from_passes(every, needs, plain)
-        sources: dict[str, PassStatistics | Tensor] = {"passes": every, "plain": plain, "statistics": statistics}
-        values = {row.name: row(sources[row.of]) for row in rows}
-        lifted = PassStatistics({"sum_p"})
-        lifted.update(every.movedim(2, -1).unsqueeze(1), passes_dim=0)  # one placement, as the engines give them
-        yield StatisticsBlock(batch, plain, [(np.array([0]), lifted)]), values
-
-
-def _joined(blocks: list[tuple[slice, Tensor]]) -> Tensor:
-    """Blocks of examples beside each other, their passes below each other: `[passes, n, …]`."""
-    columns: dict[int, list[Tensor]] = {}
-    for rows, p in blocks:
-        columns.setdefault(rows.start, []).append(p)
-    return torch.cat([torch.cat(columns[start]) for start in sorted(columns)], 1)
+    with track("measuring", engine.session.data.n * engine.passes, show=show) as tick:
+        yield from measured_on_passes(engine, 0, rows, needs, free_bytes(engine.session.device), tick)
 
 
 def _in_order(values: Tensor, session: Session, dim: int) -> Tensor:

@@ -38,6 +38,7 @@ class RunPlots:
     rows: pd.DataFrame
     baseline: pd.DataFrame
     examples: pd.DataFrame
+    directions: Mapping[str, str]  # score → "lower" or "higher"
 
     def risk_coverage(self, rows: pd.DataFrame | None = None, *, count: int = 3, ax: Axes | None = None) -> Axes:
         """Error rate among the most certain examples, one line per row and a dashed one for one plain pass.
@@ -97,8 +98,8 @@ class RunPlots:
         Raises:
             BadInput: For a score or measure that the rows do not have, or placements that name no site.
         """
-        check_choice(score, "score", [name for name in scores.TABLE if name in self.rows])
-        lower = scores.TABLE[score].direction == "lower"
+        check_choice(score, "score", self.directions)
+        lower = self.directions[score] == "lower"
         if measure is None:
             best = self.rows[score].idxmin() if lower else self.rows[score].idxmax()
             measure = str(self.rows.measure[best])
@@ -129,8 +130,8 @@ class RunPlots:
         kept = dict(iter(self.examples.groupby(["placement", "measure"], sort=False)))
         if rows is None:
             pairs = pd.MultiIndex.from_frame(self.rows[["placement", "measure"]])
-            score = next(name for name in ("aurc", "augrc", *scores.TABLE) if name in self.rows)
-            rising = scores.TABLE[score].direction == "lower"
+            score = next(name for name in ("aurc", "augrc", *self.directions) if name in self.rows)
+            rising = self.directions[score] == "lower"
             rows = self.rows[pairs.isin(list(kept))].sort_values(score, ascending=rising, kind="stable").head(count)
         tables = {}
         for row in rows.to_dict("records"):

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from dropscope import scores
 from dropscope.display import Table
 
 _ARROWS = {"lower": "↓", "higher": "↑"}
@@ -16,14 +15,14 @@ _ARROWS = {"lower": "↓", "higher": "↑"}
 class BestRows(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
     """Rows ranked by a score. All columns are there; printed are those that say whether a row is worth its cost."""
 
-    _metadata: ClassVar = ["ranked_by"]  # what pandas keeps beside the columns
+    _metadata: ClassVar = ["ranked_by", "direction"]  # what pandas keeps beside the columns
 
     @classmethod
-    def of(cls, rows: pd.DataFrame, score: str) -> BestRows:
+    def of(cls, rows: pd.DataFrame, score: str, direction: str) -> BestRows:
         """`rows` with the columns that are printed first."""
         first = [name for name in ("placement", "measure", "accuracy", score, "low", "high") if name in rows]
         made = cls(rows[[*first, *(name for name in rows if name not in first)]])
-        made.ranked_by = score
+        made.ranked_by, made.direction = score, direction
         return made
 
     @property
@@ -31,18 +30,18 @@ class BestRows(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
         return BestRows
 
     def __repr__(self) -> str:
-        return best_table(self, self.ranked_by).text() if self._is_whole() else super().__repr__()
+        return best_table(self, self.ranked_by, self.direction).text() if self._is_whole() else super().__repr__()
 
     def _repr_html_(self) -> str | None:
-        return best_table(self, self.ranked_by).html() if self._is_whole() else super()._repr_html_()
+        return best_table(self, self.ranked_by, self.direction).html() if self._is_whole() else super()._repr_html_()
 
     def _is_whole(self) -> bool:
         return {"placement", "measure", "accuracy", "cost", getattr(self, "ranked_by", "")} <= {*self.columns}
 
 
-def best_table(rows: pd.DataFrame, score: str, caption: str = "", notes: Iterable[str] = ()) -> Table:
+def best_table(rows: pd.DataFrame, score: str, direction: str, caption: str = "", notes: Iterable[str] = ()) -> Table:
     """The columns by which rows are chosen. An arrow says which direction is better."""
-    titles = ["placement", "measure", "accuracy↑", f"{score}{_ARROWS[scores.TABLE[score].direction]}"]
+    titles = ["placement", "measure", "accuracy↑", f"{score}{_ARROWS[direction]}"]
     with_interval = "low" in rows and bool(rows.low.notna().any())
     with_difference = "aurc_minus_single_pass" in rows and score == "aurc"
     titles += ["95 % interval"] * with_interval + ["− 1 pass"] * with_difference + ["cost↓"]

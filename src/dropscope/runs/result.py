@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,35 +11,12 @@ import pandas as pd
 from dropscope import scores
 from dropscope.checks import check_choice
 from dropscope.display import Table
-from dropscope.errors import BadInput
 from dropscope.runs.finalists import AGAINST, INTERVAL
 from dropscope.runs.plots import RunPlots
 from dropscope.runs.ranking import BestRows, best_table
 from dropscope.runs.verdicts import Judgement, judge
 
-RANKING = tuple(name for name, score in scores.TABLE.items() if score.takes == "ranking")
-
 _SHOWN_BY = ("aurc", "augrc")  # the score that a run shows its best rows by
-_ALSO_CALLED = {
-    "auc": "error_auroc", "roc": "error_auroc", "roc_auc": "error_auroc", "rocauc": "error_auroc",
-    "ap": "error_auprc", "pr_auc": "error_auprc", "average_precision": "error_auprc",
-    "eaurc": "excess_aurc", "e_aurc": "excess_aurc", "risk_coverage": "aurc",
-}  # fmt: skip
-
-
-def check_score(value: object, name: str, valid: Iterable[str] = RANKING) -> str:
-    """The value, if it is a score that a sweep's rows have; other common names of those are only suggested."""
-    words, written = tuple(valid), str(value).lower()
-    rule = f"{name} must be one of {', '.join(words)}"
-    meant = _ALSO_CALLED.get(written)
-    if meant in words:
-        raise BadInput(rule, name, value, f"did you mean {meant!r}?")
-    if written in scores.TABLE and written not in RANKING:
-        takes = scores.TABLE[written].takes
-        raise BadInput(rule, name, value, f"call dropscope.scores.{written}: it scores {takes}, not a ranking")
-    if written == "accuracy":
-        raise BadInput(rule, name, value, "sort rows by 'accuracy': it is the predictions', whatever the measure")
-    return check_choice(value, name, words)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +59,7 @@ class Run:
     @property
     def plot(self) -> RunPlots:
         """Pictures: `plot.risk_coverage()`, `plot.accuracy_curves()` and `plot.sites()` return matplotlib Axes."""
-        return RunPlots(self.rows, self.baseline, self.examples)
+        return RunPlots(self.rows, self.baseline, self.examples, self._directions)
 
     @property
     def verdict(self) -> Judgement | None:
@@ -126,10 +102,16 @@ class Run:
         Raises:
             BadInput: For a score that the rows do not have.
         """
-        check_score(score, "score", [name for name in RANKING if name in self.rows])
-        rising = scores.TABLE[score].direction == "lower"
-        best = self.rows.sort_values(score, ascending=rising, kind="stable").head(count)
-        return BestRows.of(self.with_intervals(best, score), score)
+        directions = self._directions
+        scores.check_score(score, "score", directions)
+        best = self.rows.sort_values(score, ascending=directions[score] == "lower", kind="stable").head(count)
+        return BestRows.of(self.with_intervals(best, score), score, directions[score])
+
+    @property
+    def _directions(self) -> dict[str, str]:
+        """Every score of the rows, with the direction that is better."""
+        known = {row.name: row.direction for row in scores.TABLE.values()} | self.spec.get("own_scores", {})
+        return {name: direction for name, direction in known.items() if name in self.rows}
 
     def with_intervals(self, table: pd.DataFrame, score: str = "aurc") -> pd.DataFrame:
         """Rows with the intervals of one score.
@@ -157,7 +139,7 @@ class Run:
 
     def _table(self, count: int, baselines: int) -> Table:
         """The best rows beside one plain pass."""
-        score = next(name for name in (*_SHOWN_BY, *RANKING) if name in self.rows)
+        score = next(name for name in (*_SHOWN_BY, *self._directions) if name in self.rows)
         plain = self.with_intervals(self.baseline, score)
         plain = plain.sort_values("measure", key=lambda names: names != AGAINST, kind="stable").head(baselines)
         placements, measures = self.rows.placement.nunique(), self.rows.measure.nunique()
@@ -165,4 +147,5 @@ class Run:
         caption = f"{placements} placements × {measures} measures, {passes} passes on {examples} examples"
         notes = [f"the best of {len(self.rows)} rows by {score}, and one plain pass; {self.engine} engine"]
         notes += [] if self.folder is None else [f"folder: {self.folder}"]
-        return best_table(pd.concat([self.best(score, count), plain]), score, caption, notes)
+        best = pd.concat([self.best(score, count), plain])
+        return best_table(best, score, self._directions[score], caption, notes)

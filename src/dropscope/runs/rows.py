@@ -1,12 +1,13 @@
 """Rows of a sweep: measures of every placement, their scores, the one-pass baselines beside them.
 
-Owns what a row holds. How placements run is the engine's, how rows are kept the store's.
+Owns what a row holds. Scores of a ranking are of one measure; those of probabilities are of the mean over the passes,
+the same in all rows of a placement. How placements run is the engine's, how rows are kept the store's.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +19,10 @@ from dropscope import measures, scores
 from dropscope.engine import Engine, Session, Tick, WorkUnit, precise, quiet
 from dropscope.measures import Measure
 from dropscope.placement import Placement
-from dropscope.runs.finalists import AGAINST, values_table
+from dropscope.runs.finalists import AGAINST, Finalists, values_table
+from dropscope.runs.samples import measured_on_passes
+from dropscope.scores import Confidences, Score
+from dropscope.statistics import PassStatistics
 
 _SCORED_AT_ONCE = 1 << 26  # values sorted at once
 _BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -29,8 +33,9 @@ _BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
 # As people read them: what it is, whether it helps, the other scores, what it costs.
 _COLUMNS = (
     "placement", "measure", "accuracy", "aurc", "aurc_minus_single_pass", "augrc", "error_auroc", "error_auprc",
-    "isotonic_penalty", "rearrangement_penalty", "running_minimum_penalty", "excess_aurc", "cost", "equivalent_to",
+    "isotonic_penalty", "rearrangement_penalty", "running_minimum_penalty", "excess_aurc", "ece", "brier", "nll",
 )  # fmt: skip
+_LAST = ("cost", "equivalent_to")  # after scores of the user's own
 
 
 def beside_single_pass(rows: pd.DataFrame, baseline: pd.DataFrame) -> pd.DataFrame:
@@ -38,7 +43,8 @@ def beside_single_pass(rows: pd.DataFrame, baseline: pd.DataFrame) -> pd.DataFra
     if "aurc" in rows:
         plain = float(baseline.aurc[baseline.measure == AGAINST].iloc[0])
         rows = rows.assign(aurc_minus_single_pass=rows.aurc - plain)
-    return rows[[name for name in _COLUMNS if name in rows]]
+    own = [name for name in rows if name not in (*_COLUMNS, *_LAST)]
+    return rows[[name for name in (*_COLUMNS, *own, *_LAST) if name in rows]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +54,13 @@ class Measured:
     numbers: list[int]
     values: dict[str, Tensor]  # measure → [placements, n]
     right: Tensor  # bool [placements, n]: is the prediction right?
+    confidences: Confidences | None  # of the mean probabilities, [placements, n], where a score asks for them
+
+    def take(self, examples: object) -> Measured:
+        """Some examples, or placements and examples, as an index of each tensor."""
+        confidences = None if self.confidences is None else self.confidences[examples]
+        values = {name: value[examples] for name, value in self.values.items()}  # type: ignore[index]
+        return Measured(self.numbers, values, self.right[examples], confidences)  # type: ignore[index]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +71,20 @@ class RowMaker:
     engine: Engine
     placements: list[Placement]
     measures: list[Measure]
-    scores: tuple[str, ...]
+    scores: list[Score]
     label: str  # "mean" | "plain": what decides the prediction
+    memory: int  # bytes that passes may take, where a measure is of them
     seconds: dict[str, float] = field(default_factory=lambda: {"passes": 0.0, "scores": 0.0})
 
     @property
     def bytes_per_placement(self) -> int:
         """What is kept of a placement until its unit is scored."""
-        return self.session.data.n * (4 * len(self.measures) + 1)
+        return self.session.data.n * (4 * len(self.measures) + 1 + (13 if self.needs_confidences else 0))
+
+    @property
+    def needs_confidences(self) -> bool:
+        """Whether a score takes probabilities."""
+        return any(score.takes == "probabilities" for score in self.scores)
 
     @property
     def labels(self) -> Tensor:
@@ -115,23 +134,50 @@ class RowMaker:
 
     def measured(self, unit: WorkUnit, tick: Tick = quiet) -> Measured:
         """The placements that a unit computes, on every example in the order of the data."""
+        if any(row.of == "passes" for row in self.measures):
+            return self._on_passes(unit, tick)
         parts: list[Measured] = []
         open_: dict[tuple[int, ...], list[Measured]] = {}  # chunk of placements → its blocks of examples
         labels, start = self._batch_labels(), 0
-        needs = {"sum_p"}.union(*(row.needs for row in self.measures))
-        for block in self.engine.run(unit, needs, tick):
+        for block in self.engine.run(unit, self._needs, tick):
             own, start = labels[start : start + block.batch.n], start + block.batch.n
             chunks = [tuple(int(n) for n in numbers) for numbers, _ in block.chunks]
             if open_ and chunks != list(open_):  # batches of another shape come in other chunks of placements
-                parts.append(self._joined(open_))
+                parts.append(_stacked(list(open_.values())))
                 open_ = {}
             for numbers, (_, kept) in zip(chunks, block.chunks, strict=True):
-                mean = kept.mean.argmax(-1)
-                chosen = mean if self.label == "mean" else block.plain.argmax(1).expand(len(numbers), -1)
-                values = {row.name: row(kept).float() for row in self.measures}
-                open_.setdefault(numbers, []).append(Measured(list(numbers), values, chosen == own))
-        parts.append(self._joined(open_))
+                values = {row.name: row(kept) for row in self.measures}
+                open_.setdefault(numbers, []).append(self._block(list(numbers), kept, block.plain, own, values))
+        parts.append(_stacked(list(open_.values())))
         return self._in_order(parts)
+
+    def _on_passes(self, unit: WorkUnit, tick: Tick) -> Measured:
+        """As `measured`, placement by placement, where a measure is of the passes themselves."""
+        labels = self._batch_labels()
+        parts = []
+        for number in dict.fromkeys(self.engine.equivalent(number) for number in unit.numbers):
+            blocks, start = [], 0
+            for block, values in measured_on_passes(self.engine, number, self.measures, self._needs, self.memory, tick):
+                own, start = labels[start : start + block.batch.n], start + block.batch.n
+                ((_, kept),) = block.chunks
+                several = {name: value.unsqueeze(0) for name, value in values.items()}
+                blocks.append(self._block([number], kept, block.plain, own, several))
+            parts.append(blocks)
+        tick((len(unit.numbers) - len(parts)) * self.engine.passes * self.session.data.n)  # those equal to another
+        return self._in_order([_stacked(parts)])
+
+    @property
+    def _needs(self) -> set[str]:
+        return {"sum_p"}.union(*(row.needs for row in self.measures))
+
+    def _block(
+        self, numbers: list[int], kept: PassStatistics, plain: Tensor, labels: Tensor, values: dict[str, Tensor]
+    ) -> Measured:
+        """Some placements on some examples."""
+        mean = kept.mean
+        chosen = mean.argmax(-1) if self.label == "mean" else plain.argmax(1).expand(len(numbers), -1)
+        confidences = scores.confidences_of(mean.float(), labels) if self.needs_confidences else None
+        return Measured(numbers, {name: v.float() for name, v in values.items()}, chosen == labels, confidences)
 
     def _batch_labels(self) -> Tensor:
         """In the order of the engine's batches."""
@@ -139,33 +185,15 @@ class RowMaker:
         assert labels is not None
         return labels.to(self.session.device)
 
-    def _joined(self, chunks: dict[tuple[int, ...], list[Measured]]) -> Measured:
-        """Chunks of placements below each other, blocks of examples beside each other."""
-        values = {
-            row.name: torch.cat(
-                [torch.cat([block.values[row.name] for block in blocks], 1) for blocks in chunks.values()]
-            )
-            for row in self.measures
-        }
-        right = torch.cat([torch.cat([block.right for block in blocks], 1) for blocks in chunks.values()])
-        return Measured([n for numbers in chunks for n in numbers], values, right)
-
     def _in_order(self, parts: list[Measured]) -> Measured:
         """Examples of all parts beside each other, placements in the order of the first, examples in the data's."""
         first = parts[0]
         if len(parts) > 1:
             device = first.right.device
             places = [torch.tensor([part.numbers.index(n) for n in first.numbers], device=device) for part in parts]
-            pairs = list(zip(parts, places, strict=True))
-            values = {
-                row.name: torch.cat([part.values[row.name][place] for part, place in pairs], 1) for row in self.measures
-            }
-            first = Measured(first.numbers, values, torch.cat([part.right[place] for part, place in pairs], 1))
+            first = _joined([part.take(place) for part, place in zip(parts, places, strict=True)], first.numbers, 1)
         order = self.engine.session.data.order
-        if order is None:
-            return first
-        back = order.argsort().to(first.right.device)
-        return Measured(first.numbers, {name: v[:, back] for name, v in first.values.items()}, first.right[:, back])
+        return first if order is None else first.take((slice(None), order.argsort().to(first.right.device)))
 
     def _scored(self, measured: Measured) -> dict[str, np.ndarray]:
         """Every score `[measures, placements]`, all measures of some placements in one go."""
@@ -173,11 +201,10 @@ class RowMaker:
         at_once = max(1, _SCORED_AT_ONCE // (len(self.measures) * right.shape[1]))
         parts: dict[str, list[np.ndarray]] = {}
         for begin in range(0, len(right), at_once):
-            few = slice(begin, begin + at_once)
-            stacked = torch.stack([measured.values[row.name][few] for row in self.measures])
-            for name, value in scores.ranking_scores(stacked, right[few]).items():
-                if name in self.scores:
-                    parts.setdefault(name, []).append(value.cpu().numpy())
+            few = measured.take(slice(begin, begin + at_once))
+            stacked = torch.stack([few.values[row.name] for row in self.measures])
+            for name, value in score_all(self.scores, stacked, few.right, few.confidences).items():
+                parts.setdefault(name, []).append(value.cpu().numpy())
         return {name: np.concatenate(values, 1) for name, values in parts.items()}
 
     def plain(self) -> Tensor:
@@ -189,30 +216,65 @@ class RowMaker:
         """One plain pass, scored in the same way on the same examples."""
         plain = self.plain()
         right = plain.argmax(1) == self.labels
+        confidences = scores.confidences_of(plain, self.labels) if self.needs_confidences else None
         rows = []
         for name, function in _BASELINES.items():
-            table = {k: float(v) for k, v in scores.ranking_scores(function(plain), right).items() if k in self.scores}
+            table = {k: float(v) for k, v in score_all(self.scores, function(plain), right, confidences).items()}
             accuracy = float(right.double().mean())
             rows.append({"placement": "none", "measure": name, "accuracy": accuracy, **table, "cost": 1.0})
         return pd.DataFrame(rows)
 
-    def examples(self, chosen: pd.DataFrame) -> pd.DataFrame:
+    def finalists(self, chosen: pd.DataFrame) -> Finalists:
         """Per-example values of the plain pass and of the chosen rows; run again, the same to the last mask."""
         ids = np.asarray([str(value) for value in self.session.data.ids], dtype=object)
         plain = self.plain()
         right = plain.argmax(1) == self.labels
         frames = [values_table(ids, "none", name, f(plain), right) for name, f in _BASELINES.items()]
+        confidences = {"none": scores.confidences_of(plain, self.labels)} if self.needs_confidences else {}
         wanted = set(zip(chosen.placement, chosen.measure, strict=True))
         texts = set(chosen.placement)
         for unit in self.engine.only([n for n, placement in enumerate(self.placements) if str(placement) in texts]):
             measured = self.measured(unit)
-            frames += [
-                values_table(ids, text, row.name, measured.values[row.name][i], measured.right[i])
-                for i, text in enumerate(str(self.placements[n]) for n in measured.numbers)
-                for row in self.measures
-                if (text, row.name) in wanted
-            ]
+            for i, text in enumerate(str(self.placements[n]) for n in measured.numbers):
+                frames += [
+                    values_table(ids, text, row.name, measured.values[row.name][i], measured.right[i])
+                    for row in self.measures
+                    if (text, row.name) in wanted
+                ]
+                if measured.confidences is not None:
+                    confidences.setdefault(text, measured.confidences[i])
         groups = self.session.data.groups
         if groups is not None:
             frames = [frame.assign(group=[str(group) for group in groups]) for frame in frames]
-        return pd.concat(frames, ignore_index=True)
+        return Finalists(pd.concat(frames, ignore_index=True), confidences)
+
+
+def score_all(
+    chosen: Sequence[Score], uncertainty: Tensor, right: Tensor, confidences: Confidences | None
+) -> dict[str, Tensor]:
+    """Every chosen score of uncertainties `[..., n]`, `[...]` each; those of probabilities are of all measures."""
+    names = {score.name for score in chosen}
+    lead = uncertainty.shape[:-1]
+    found = {k: v for k, v in scores.ranking_scores(uncertainty, right).items() if k in names}
+    if confidences is not None:
+        of_means = scores.calibration_of(scores.calibration_means(confidences))
+        found |= {k: v.expand(lead) for k, v in of_means.items() if k in names}
+    for score in chosen:
+        if score.own:
+            found[score.name] = scores.score_rankings(
+                score.function, score.name, uncertainty, right.expand(uncertainty.shape), batched=score.batched
+            )
+    return found
+
+
+def _stacked(chunks: Sequence[Sequence[Measured]]) -> Measured:
+    """Chunks of placements below each other, blocks of examples beside each other."""
+    whole = [_joined(blocks, blocks[0].numbers, 1) for blocks in chunks]
+    return _joined(whole, [n for part in whole for n in part.numbers], 0)
+
+
+def _joined(parts: Sequence[Measured], numbers: list[int], dim: int) -> Measured:
+    values = {name: torch.cat([part.values[name] for part in parts], dim) for name in parts[0].values}
+    confidences = [part.confidences for part in parts if part.confidences is not None]
+    right = torch.cat([part.right for part in parts], dim)
+    return Measured(numbers, values, right, Confidences.joined(confidences, dim) if confidences else None)

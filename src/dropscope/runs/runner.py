@@ -14,11 +14,13 @@ import torch
 from dropscope import __version__, scores
 from dropscope.engine import WorkUnit
 from dropscope.model import code_fingerprint, digest, weights_fingerprint
+from dropscope.placement import own_noise
 from dropscope.progress import track
 from dropscope.runs.finalists import interval_table, select_finalists
 from dropscope.runs.result import Run
 from dropscope.runs.rows import RowMaker, beside_single_pass
 from dropscope.runs.store import Store, ordered_rows
+from dropscope.scores import Score
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +36,10 @@ class Job:
     def spec(self) -> dict[str, Any]:
         """What identifies the run: a folder holds one."""
         maker, session = self.maker, self.maker.session
+        noises = (own_noise(name) for name in dict.fromkeys(placement.noise for placement in maker.placements))
+        own = [row.function for row in maker.measures] + [noise for noise in noises if noise is not None]
+        own += [score.function for score in maker.scores if score.own]
+        own_scores = {score.name: score.direction for score in maker.scores if score.own}
         return {
             "placements": digest([str(p) for p in maker.placements]),
             "count": len(maker.placements),
@@ -46,8 +52,9 @@ class Job:
             "device": session.device.type,
             "label": maker.label,
             "measures": [row.name for row in maker.measures],
-            "code": code_fingerprint(session.model, *(row.function for row in maker.measures)),
-            "scores": list(maker.scores),
+            "code": code_fingerprint(session.model, *own),
+            "scores": [score.name for score in maker.scores],
+            **({"own_scores": own_scores} if own_scores else {}),
             "data": session.data.fingerprint,
             "keyed_by": session.data.keyed_by,
             "examples": session.data.n,
@@ -64,7 +71,7 @@ class Job:
         return digest([str(self.maker.placements[n]) for n in unit.numbers])
 
 
-def run_job(job: Job, store: Store | None, keep: int | None, objective: str, *, show: bool | None) -> Run:
+def run_job(job: Job, store: Store | None, keep: int | None, objective: Score, *, show: bool | None) -> Run:
     """Runs what is missing, and looks at the `keep` best rows again."""
     maker, spec, started = job.maker, job.spec, time.monotonic()
     if store is not None:
@@ -72,19 +79,19 @@ def run_job(job: Job, store: Store | None, keep: int | None, objective: str, *, 
     rows = _rows(job, store, show=show)
     ran = time.monotonic()
     baseline = maker.baseline()
-    examples = maker.examples(select_finalists(rows, keep, objective))
+    finalists = maker.finalists(select_finalists(rows, keep, objective))
     data, device = maker.session.data, maker.session.device
     scored = pd.concat([rows, baseline], ignore_index=True)
-    intervals = interval_table(examples, scored, maker.scores, data.groups, maker.session.seed, device, show=show)
+    intervals = interval_table(finalists, scored, maker.scores, data.groups, maker.session.seed, device, show=show)
     rows, baseline = (beside_single_pass(table, baseline) for table in (rows, baseline))
     if store is not None:
         store.write_table("baseline", baseline)
-        store.write_table("examples", examples)
+        store.write_table("examples", finalists.examples)
         store.write_table("intervals", intervals)
     levels = scores.reference_levels(float(baseline.accuracy.iloc[0]), data.n)
     seconds = maker.seconds | {"passes, scores and rows": ran - started, "finalists": time.monotonic() - ran}
     folder = store.folder if store else None
-    return Run(rows, baseline, intervals, examples, spec, maker.engine.name, folder, levels, seconds)
+    return Run(rows, baseline, intervals, finalists.examples, spec, maker.engine.name, folder, levels, seconds)
 
 
 def _rows(job: Job, store: Store | None, *, show: bool | None) -> pd.DataFrame:

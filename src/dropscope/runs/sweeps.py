@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from dropscope import measures as measures_module
+from dropscope import scores as scores_module
 from dropscope.checks import check_choice, check_passes
 from dropscope.device import memory_bytes
 from dropscope.engine import PlanSummary, Session, SessionOptions, choose_engine, open_session
@@ -23,10 +24,12 @@ from dropscope.measures import Measure
 from dropscope.parameters import shares
 from dropscope.placement import Placement, as_placement
 from dropscope.runs.passes import LABELS
-from dropscope.runs.result import RANKING, Run, check_score
+from dropscope.runs.result import Run
 from dropscope.runs.rows import RowMaker
 from dropscope.runs.runner import Job, run_job
+from dropscope.runs.samples import check_memory
 from dropscope.runs.store import Store
+from dropscope.scores import Score
 
 
 @shares(open_session, without=("ignore_label",))
@@ -37,9 +40,9 @@ def sweep(
     passes: int = 100,
     *,
     measures: Sequence[str | Callable[..., Tensor]] | None = None,
-    scores: Sequence[str] | None = None,
+    scores: Sequence[str | Callable[..., Any] | Score] | None = None,
     label: str = "mean",
-    objective: str = "aurc",
+    objective: str | Callable[..., Any] | Score = "aurc",
     engine: str = "auto",
     compile: bool | None = None,
     memory: int | str = "auto",
@@ -56,11 +59,12 @@ def sweep(
         data: Labelled data: `(inputs, labels)`, a Dataset, a DataLoader, an iterable of batches, or a tokenised
             `datasets.Dataset`. Inputs are a tensor, a tuple of tensors or a dict of tensors.
         passes: Passes per placement.
-        measures: Names from `dropscope.measures`, or functions of the statistics; None takes `measures.DEFAULT`,
-            "all" every one of them.
-        scores: Ranking scores of the rows; None takes all of them.
+        measures: Names from `dropscope.measures`, or functions of your own, of the statistics or of the passes; None
+            takes `measures.DEFAULT`, "all" every one of them. A measure of the passes has each placement run alone.
+        scores: Scores of the rows, of the ranking by each measure or (ece, brier, nll) of the mean probabilities: names
+            from `dropscope.scores`, or functions of your own (see `scores.of_ranking`). None takes all of both kinds.
         label: Whether "mean" (the averaged passes) or "plain" (the pass without noise) decides the prediction.
-        objective: The score that the finalists are chosen by.
+        objective: The score that the finalists are chosen by: a name, or one of your own.
         keep: For how many of the best rows per-example values and intervals are kept: "top:50", "all" or "none".
         out: Folder of the run. A run that was killed goes on there and ends with the same rows.
         engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
@@ -86,7 +90,7 @@ def sweep(
     asked = Asked.checked(placements, passes, measures, scores, objective, label)
     store = None if out is None else Store(out)
     job = _job(open_session(model, data, **options), asked, engine, memory, store, compile=compile)
-    return run_job(job, store, count, objective, show=progress)
+    return run_job(job, store, count, asked.objective, show=progress)
 
 
 @shares(sweep, without=("keep", "progress"))
@@ -135,7 +139,8 @@ class Asked:
     placements: list[Placement]
     passes: int
     measures: list[Measure]
-    scores: tuple[str, ...]
+    scores: list[Score]
+    objective: Score
     label: str
 
     @classmethod
@@ -144,17 +149,15 @@ class Asked:
         placements: Sequence[Placement | str] | None,
         passes: int,
         measures: Sequence[str | Callable[..., Tensor]] | None,
-        scores: Sequence[str] | None,
-        objective: str,
+        scores: Any,
+        objective: Any,
         label: str,
     ) -> Asked:
         """Refuses what cannot be asked for."""
         check_passes(passes)
         check_choice(label, "label", LABELS)
-        check_score(objective, "objective")
-        scores = [scores] if isinstance(scores, str) else scores
-        for name in scores or ():
-            check_score(name, "scores")
+        (best_by,) = scores_module.resolve([objective], "objective")
+        chosen = scores_module.resolve(scores)
         if placements is None:
             remedy = "pass a PlacementGrid or a list of texts"
             raise BadInput("placements must be given", "placements", None, remedy)
@@ -164,8 +167,8 @@ class Asked:
             remedy = "pass a PlacementGrid or a list of texts"
             raise BadInput("placements must hold at least one placement", "placements", [], remedy)
         # The objective, by which finalists are picked, is always one of the scores.
-        chosen = RANKING if scores is None else tuple(dict.fromkeys((*scores, objective)))
-        return cls(distinct, passes, _on_statistics(measures_module.resolve(measures)), chosen, label)
+        chosen = scores_module.resolve([*chosen, best_by])
+        return cls(distinct, passes, _of_passes(measures_module.resolve(measures)), chosen, best_by, label)
 
 
 def _job(
@@ -183,22 +186,21 @@ def _job(
         # A run taken up again keeps the memory it was planned with: block sizes follow from it, last bits from those.
         budget = store.settled("memory", budget)
         compile = store.settled("compiled", compile)
+    if any(row.of == "passes" for row in asked.measures):
+        check_memory(asked.measures, asked.passes, session.classes, budget)
     resolved = session.resolve(asked.placements)
     session.audit_all(resolved, asked.placements)
     running = choose_engine(session, resolved, asked.passes, engine, budget, fixed=store is not None)
     compiled = running.compile(asked=compile)
-    maker = RowMaker(session, running, asked.placements, asked.measures, asked.scores, asked.label)
+    maker = RowMaker(session, running, asked.placements, asked.measures, asked.scores, asked.label, budget)
     return Job(maker, asked.passes, budget, compiled)
 
 
-def _on_statistics(rows: list[Measure]) -> list[Measure]:
+def _of_passes(rows: list[Measure]) -> list[Measure]:
     for row in rows:
         if row.of == "plain":
             remedy = "leave it out: run.baseline has the measures of one plain pass"
             raise BadInput("measures of a sweep must be of several passes", "measures", row.name, remedy)
-        if row.of == "passes":
-            remedy = "write it as a function of the statistics, or use uncertainty"
-            raise BadInput("measures of a sweep must take statistics, not passes", "measures", row.name, remedy)
     return rows
 
 

@@ -22,6 +22,7 @@ from dropscope.checks import check_passes, check_rate, finite_number
 from dropscope.data import Data
 from dropscope.engine import PlanSummary, Session, SessionOptions, open_session
 from dropscope.errors import BadInput, Phrase
+from dropscope.measures import Measure, resolve
 from dropscope.parameters import shares
 from dropscope.placement import Placement
 from dropscope.runs.candidates import Candidates
@@ -273,10 +274,9 @@ def split(session: Session) -> tuple[Data, Data]:
     return data.part(np.flatnonzero(chosen).tolist()), data.part(np.flatnonzero(~chosen).tolist())
 
 
-def _measure_named(name: str, measures: Sequence[str | Callable[..., Tensor]] | None) -> str | Callable[..., Tensor]:
-    """The user's own function, where the best measure is one."""
-    own = (measure for measure in measures or () if getattr(measure, "__name__", None) == name)
-    return next(own, name)
+def _measure_named(name: str, measures: Sequence[str | Callable[..., Tensor]] | None) -> Measure:
+    """The measure of this name, which may be a function of the user's own."""
+    return next(row for row in resolve(measures) if row.name == name)
 
 
 def _rankings(table: pd.DataFrame, names: tuple[str, str, str]) -> dict[str, pd.DataFrame]:

@@ -4,7 +4,16 @@ All take tensors; dimensions before those named in a docstring (`...`) are compu
 """
 
 from dropscope.scores.agreement import PassLabels, pairwise_dice, volume_variation
-from dropscope.scores.calibration import brier, ece, nll
+from dropscope.scores.calibration import (
+    Confidences,
+    brier,
+    calibration_means,
+    calibration_of,
+    calibration_terms,
+    confidences_of,
+    ece,
+    nll,
+)
 from dropscope.scores.cases import foreground_mean, loss_aurc, loss_correlation, worst_patch
 from dropscope.scores.detection import (
     augrc,
@@ -27,6 +36,7 @@ from dropscope.scores.monotonicity import (
     running_minimum_correction,
     running_minimum_penalty,
 )
+from dropscope.scores.own import score_rankings
 from dropscope.scores.segmentation import dice, voxel_auprc
 from dropscope.scores.stability import (
     RunLevelAccuracy,
@@ -36,10 +46,13 @@ from dropscope.scores.stability import (
     run_level_accuracy,
     run_level_accuracy_of_counts,
 )
-from dropscope.scores.table import TABLE, Score, ranking_scores
+from dropscope.scores.table import CALIBRATION, RANKING, TABLE, Score, check_score, of_ranking, ranking_scores, resolve
 
 __all__ = [
+    "CALIBRATION",
+    "RANKING",
     "TABLE",
+    "Confidences",
     "PassLabels",
     "RunLevelAccuracy",
     "Score",
@@ -47,7 +60,12 @@ __all__ = [
     "augrc",
     "aurc",
     "brier",
+    "calibration_means",
+    "calibration_of",
+    "calibration_terms",
+    "check_score",
     "class_risk",
+    "confidences_of",
     "detection_scores",
     "dice",
     "ece",
@@ -63,17 +81,20 @@ __all__ = [
     "loss_correlation",
     "monte_carlo_error",
     "nll",
+    "of_ranking",
     "pairwise_dice",
     "ranking_scores",
     "rearrangement_correction",
     "rearrangement_penalty",
     "reference_levels",
+    "resolve",
     "risk_at_coverage",
     "risk_coverage_curve",
     "run_level_accuracy",
     "run_level_accuracy_of_counts",
     "running_minimum_correction",
     "running_minimum_penalty",
+    "score_rankings",
     "volume_variation",
     "voxel_auprc",
     "worst_patch",

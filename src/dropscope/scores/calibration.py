@@ -1,10 +1,13 @@
 """Calibration of probabilities: expected calibration error, Brier score, log loss.
 
-These judge probabilities `[..., n, C]` against labels, not an uncertainty: ranking scores are in `detection`.
+These judge probabilities `[..., n, C]` against labels, not an uncertainty: ranking scores are in `detection`. All three
+are functions of means over examples, so that they can be taken from a few numbers per example, and resampled.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -14,10 +17,68 @@ from dropscope.errors import BadInput, Phrase
 from dropscope.scores.docs import probability_docs
 from dropscope.scores.ranking import check_classes
 
+_BINS, _FLOOR = 15, 1e-12
+
+
+@dataclass(frozen=True)
+class Confidences:
+    """What the scores read of each example, `[..., n]`: as good as its probabilities, and as small as a measure."""
+
+    confidence: Tensor  # the top probability
+    right: Tensor  # bool: whether its class is the label
+    squares: Tensor  # Σ_c (p_c − [c = label])²
+    log_loss: Tensor  # −log max(p_label, floor)
+
+    def __getitem__(self, examples: object) -> Confidences:
+        """Some of the examples, or of the leading dimensions, as an index of each tensor."""
+        return Confidences(*(part[examples] for part in self.parts))  # type: ignore[index]
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Its tensors."""
+        return self.confidence, self.right, self.squares, self.log_loss
+
+    @classmethod
+    def joined(cls, several: Sequence[Confidences], dim: int) -> Confidences:
+        """Several as one, along a dimension."""
+        return cls(*(torch.cat(parts, dim) for parts in zip(*(one.parts for one in several), strict=True)))
+
+
+def confidences_of(p: Tensor, labels: Tensor) -> Confidences:
+    """Of probabilities `[..., n, C]` that are known to be some; see `ece`, `brier` and `nll` for the definitions."""
+    confidence, predicted = p.max(-1)
+    return Confidences(
+        confidence, predicted == labels, _squares(p, labels).float(), _log_loss(p, labels, _FLOOR).float()
+    )
+
+
+def calibration_terms(read: Confidences, bins: int = _BINS) -> Tensor:
+    """`[..., n, bins + 2]`, float64, whose means over (resampled) examples are what `calibration_of` takes."""
+    gap = torch.nn.functional.one_hot(_bins(read.confidence, bins), bins) * _gap(read).unsqueeze(-1)
+    return torch.cat([gap, read.squares.double().unsqueeze(-1), read.log_loss.double().unsqueeze(-1)], -1)
+
+
+def calibration_means(read: Confidences, bins: int = _BINS) -> Tensor:
+    """The means of `calibration_terms`, without the terms."""
+    gaps = _gap_means(_bins(read.confidence, bins), _gap(read), bins)
+    losses = [part.double().mean(-1) for part in (read.squares, read.log_loss)]
+    return torch.stack([*gaps, *losses], -1)
+
+
+def calibration_of(means: Tensor) -> dict[str, Tensor]:
+    """Every score of the table that takes probabilities, `[...]`, from means `[..., bins + 2]`.
+
+    >>> p, labels = torch.tensor([[0.75, 0.25], [0.5, 0.5]]), torch.tensor([0, 1])
+    >>> found = calibration_of(calibration_means(confidences_of(p, labels)))
+    >>> {name: round(value.item(), 4) for name, value in found.items()}
+    {'ece': 0.375, 'brier': 0.3125, 'nll': 0.4904}
+    """
+    return {"ece": means[..., :-2].abs().sum(-1), "brier": means[..., -2], "nll": means[..., -1]}
+
 
 @probability_docs()
 def ece(
-    probabilities: Tensor, labels: Tensor, bins: int = 15, *, binning: Literal["width", "mass"] = "width"
+    probabilities: Tensor, labels: Tensor, bins: int = _BINS, *, binning: Literal["width", "mass"] = "width"
 ) -> Tensor:
     """Expected calibration error of the top probability.
 
@@ -41,15 +102,14 @@ def ece(
     confidence, predicted = p.max(-1)
     n = confidence.shape[-1]
     if binning == "width":
-        place = (confidence * bins).long().clamp(0, bins - 1)
+        place = _bins(confidence, bins)
     elif binning == "mass":
         ordered = confidence.sort(dim=-1).values
         place = torch.searchsorted(ordered, confidence.contiguous()) * bins // n
     else:
         raise BadInput("binning must be 'width' or 'mass'", "binning", binning, "write binning='width'")
     gap = (predicted == labels).double() - confidence.double()
-    # A loop over few bins: no scatter, whose order of addition differs from run to run on a GPU.
-    return torch.stack([torch.where(place == b, gap, 0.0).sum(-1).abs() for b in range(bins)]).sum(0) / n
+    return torch.stack(_gap_means(place, gap, bins)).abs().sum(0)
 
 
 @probability_docs()
@@ -64,13 +124,11 @@ def brier(probabilities: Tensor, labels: Tensor) -> Tensor:
         >>> brier(torch.tensor([[0.75, 0.25], [0.5, 0.5]]), torch.tensor([0, 1])).item()
         0.3125
     """
-    p, labels = _checked(probabilities, labels)
-    target = torch.nn.functional.one_hot(labels, p.shape[-1])
-    return (p.double() - target).square().sum(-1).mean(-1)
+    return _squares(*_checked(probabilities, labels)).mean(-1)
 
 
 @probability_docs()
-def nll(probabilities: Tensor, labels: Tensor, *, floor: float = 1e-12) -> Tensor:
+def nll(probabilities: Tensor, labels: Tensor, *, floor: float = _FLOOR) -> Tensor:
     """Log loss: mean negative log probability of the label.
 
     −(1/n) Σ_x log max(p_label, floor). In [0, −log floor]. Lower is better; proper.
@@ -87,8 +145,34 @@ def nll(probabilities: Tensor, labels: Tensor, *, floor: float = 1e-12) -> Tenso
     p, labels = _checked(probabilities, labels)
     if not 0 < floor < 1:
         raise BadInput("floor must be above 0 and below 1", "floor", floor, "leave floor=1e-12")
-    at_label = p.gather(-1, labels.unsqueeze(-1)).squeeze(-1).double()
-    return 0.0 - at_label.clamp(floor, 1.0).log().mean(-1)
+    return _log_loss(p, labels, floor).mean(-1)
+
+
+def _squares(p: Tensor, labels: Tensor) -> Tensor:
+    """Σ_c (p_c − [c = label])² as Σ_c p_c² − 2 p_label + 1, which makes no copy per class."""
+    at_label = p.gather(-1, _index(p, labels)).squeeze(-1).double()
+    return (p.double().square().sum(-1) - 2 * at_label + 1).clamp_min(0)
+
+
+def _log_loss(p: Tensor, labels: Tensor, floor: float) -> Tensor:
+    return 0.0 - p.gather(-1, _index(p, labels)).squeeze(-1).double().clamp(floor, 1.0).log()
+
+
+def _index(p: Tensor, labels: Tensor) -> Tensor:
+    return labels.expand(p.shape[:-1]).unsqueeze(-1)
+
+
+def _bins(confidence: Tensor, bins: int) -> Tensor:
+    return (confidence * bins).long().clamp(0, bins - 1)
+
+
+def _gap(read: Confidences) -> Tensor:
+    return read.right.double() - read.confidence.double()
+
+
+def _gap_means(place: Tensor, gap: Tensor, bins: int) -> list[Tensor]:
+    """Of each bin, its share of the mean gap; a loop, as the order of a scatter's sums differs from run to run."""
+    return [torch.where(place == b, gap, 0.0).mean(-1) for b in range(bins)]
 
 
 def _checked(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

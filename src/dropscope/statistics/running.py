@@ -191,6 +191,11 @@ class PassStatistics:
         self._correct += other._correct
 
     @property
+    def cells(self) -> torch.Size:
+        """Shape of what a measure returns: the passes' without their last dimension, the classes."""
+        return self._shape[:-1]
+
+    @property
     def mean(self) -> Tensor:
         """p̂ = (1/T) Σ_t p_t, `[..., C]`, float64."""
         return self.read("sum_p") / self.passes
