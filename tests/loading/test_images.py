@@ -1,5 +1,7 @@
 """Image folders: files, labels and pixels; what is guessed is said, and what cannot be read is one clear line."""
 
+import contextlib
+import io
 import os
 import struct
 import types
@@ -9,10 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
 from dropscope.data.dataset import read_data
+from dropscope.errors import BadInput
 from dropscope.loading.images import ImageFiles
 from dropscope.loading.pixels import Reading, parse_normalisation
 from dropscope.loading.sources import load_data
@@ -391,3 +396,25 @@ def test_images_that_do_not_fit_into_memory_are_refused_before_they_are_read(tmp
     with refused("data") as caught:
         ImageFiles(Many(), None, Reading(colour=False)).check_memory()
     assert "memory" in str(caught.value)
+
+
+def _images() -> list[tuple[str, bytes]]:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (12, 9, 3)).astype(np.uint8))
+    found = []
+    for kind, suffix in (("PNG", "png"), ("JPEG", "jpg"), ("GIF", "gif"), ("WEBP", "webp"), ("BMP", "bmp")):
+        noise.save(content := io.BytesIO(), kind)
+        found.append((suffix, content.getvalue()))
+    return found
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(_images()), st.lists(st.tuples(st.integers(0, 2000), st.binary(max_size=6)), max_size=4))
+def test_an_image_of_damaged_bytes_is_read_or_refused(tmp_path_factory, image, damage):
+    suffix, content = image
+    for place, patch in damage:
+        place %= len(content) + 1
+        content = content[:place] + patch + content[place + len(patch) // 2 :]
+    path = tmp_path_factory.mktemp("damaged") / f"a.{suffix}"
+    path.write_bytes(content)
+    with contextlib.suppress(BadInput):
+        load_data(path).dataset[0]

@@ -1,9 +1,17 @@
 """Tables, JSON lines and texts: what they become, and where they are at fault."""
 
+import contextlib
+import io
+
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dropscope.data.dataset import read_data
+from dropscope.errors import BadInput
 from dropscope.loading.sources import load_data
 from dropscope.loading.tables import column_texts, read_json_lines, read_table
 from support.errors import refused
@@ -95,3 +103,83 @@ def test_a_column_is_read_as_texts_with_whole_numbers_whole(tmp_path):
     assert column_texts(table, "a", tmp_path / "a.csv") == ["1", "2.5", "x"]
     with refused("row 2 of a.csv"):
         column_texts(table, "b", tmp_path / "a.csv")
+
+
+# --- tables that mean harm --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "about"),
+    [
+        ("a.csv", "text,label\nfine,10000000000000000000\n", "row 1 of a.csv, column 'label'"),
+        ("a.csv", f"text,label\nfine,{'9' * 400}\n", "row 1 of a.csv, column 'label'"),
+        ("a.csv", "text,label\nfine,1,2\nbad,0,3\n", "a.csv"),  # more fields than the header: nothing may shift
+        ("a.csv", "text,label\nfine,inf\n", "row 1 of a.csv, column 'label'"),
+        ("a.jsonl", '{"text": "fine", "label": ' + "9" * 400 + "}", "row 1 of a.jsonl, column 'label'"),
+        ("a.jsonl", '{"text": "fine", "label": ' + "9" * 9999 + "}", "a.jsonl, line 1"),
+        ("a.jsonl", '{"text": ' + "[" * 200_000 + "]" * 200_000 + "}", "a.jsonl, line 1"),
+        ("a.jsonl", '{"text": [["fine"]]}', "row 1 of a.jsonl"),
+        ("a.jsonl", '{"text": "half \\ud800"}', "row 1 of a.jsonl"),
+        ("a.jsonl", '{"half \\ud800": "fine"}', "a.jsonl"),
+        ("a" * 300 + ".csv", None, "data"),
+        ("no/such/a.csv", None, "data"),
+        ("folder.csv/", None, "data"),
+    ],
+    ids=range(13),
+)
+def test_a_table_that_means_harm_is_one_clear_line(write, tmp_path, name, content, about):
+    (tmp_path / "folder.csv").mkdir()
+    path = tmp_path / name if content is None else write(name, content)
+    if name == "folder.csv/":
+        with refused("data"):
+            read_table(path)
+        return
+    with refused(about) as caught:
+        token_batches(path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 900
+    str(caught.value).encode()
+
+
+def test_a_table_whose_metadata_is_broken_is_read_all_the_same(tmp_path):
+    table = pa.table({"text": ["fine", "bad"], "label": [1, 0]})
+    for metadata in (b"{", b'{"index_columns": ["gone"], "columns": 3}', b"\xff"):
+        pa.parquet.write_table(table.replace_schema_metadata({b"pandas": metadata}), tmp_path / "a.parquet")
+        (batch,) = token_batches(tmp_path / "a.parquet")
+        assert batch["labels"].tolist() == [1, 0]
+
+
+def test_texts_that_are_no_utf8_are_refused_in_parquet_too(tmp_path):
+    raw = pa.array([b"caf\xe9"], pa.binary()).view(pa.string())
+    pa.parquet.write_table(pa.table({"text": raw}), tmp_path / "a.parquet")
+    with refused("a.parquet"):
+        token_batches(tmp_path / "a.parquet")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbftext,label\nfine,1\n")
+    (tmp_path / "a.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "fine", "label": 1}\n')
+    for name in ("a.csv", "a.jsonl"):
+        (batch,) = token_batches(tmp_path / name)
+        assert batch["labels"].tolist() == [1]
+
+
+def _tables() -> list[tuple[str, bytes]]:
+    frame = pd.DataFrame({"text": ["a fine film", 'caf\u00e9, "bad"\n', "x"], "label": [0, 1, 1]})
+    parquet = io.BytesIO()
+    frame.to_parquet(parquet)
+    texts = (frame.to_csv(index=False), frame.to_json(orient="records", lines=True))
+    return [("csv", texts[0].encode()), ("jsonl", texts[1].encode()), ("parquet", parquet.getvalue())]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(_tables()), st.lists(st.tuples(st.integers(0, 5000), st.binary(max_size=6)), max_size=4))
+def test_a_table_of_damaged_bytes_is_read_or_refused(tmp_path_factory, table, damage):
+    suffix, content = table
+    for place, patch in damage:
+        place %= len(content) + 1
+        content = content[:place] + patch + content[place + len(patch) // 2 :]
+    path = tmp_path_factory.mktemp("damaged") / f"a.{suffix}"
+    path.write_bytes(content)
+    with contextlib.suppress(BadInput):
+        token_batches(path)

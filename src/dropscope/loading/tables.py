@@ -104,8 +104,10 @@ def _read(path: Path, suffix: str, name: str) -> pd.DataFrame:
         if file.metadata.num_rows > _MOST_ROWS:
             got = Phrase(f"{file.metadata.num_rows:,} rows")
             raise BadInput(f"{path.name} must hold at most {_MOST_ROWS:,} rows", path.name, got, "pass a part of it")
+        table = file.read()
+        table.validate(full=True)  # of texts that are no UTF-8
         # What pandas wrote about itself is not needed, and may be broken.
-        return file.read().to_pandas(ignore_metadata=True)
+        return table.replace_schema_metadata(None).to_pandas()
 
 
 def find_column(table: pd.DataFrame, path: Path, asked: str | None, defaults: Sequence[str], name: str) -> str:
