@@ -315,6 +315,13 @@ def test_inputs_of_another_shape_are_one_clear_error(function):
     assert "RuntimeError" in str(caught.value)
 
 
+def test_a_later_batch_of_another_shape_is_refused_before_any_pass():
+    batches = [(torch.zeros(2, 4), torch.zeros(2)), (torch.zeros(2, 7), torch.zeros(2))]
+    with refused("data") as caught:
+        uncertainty(net(), "0=0.5", batches)
+    assert "(1, 7) float32" in str(caught.value)
+
+
 def test_dicts_without_keys_are_told_of_keys():
     images = [{"image": PAIR[0], "label": PAIR[1]}]
     with refused("data") as caught:

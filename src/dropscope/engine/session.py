@@ -37,6 +37,8 @@ from dropscope.placement import Placement, as_placement
 
 PRECISIONS = ("fp32", "bf16")
 
+_SHAPES = 8  # of batches that the model is tried on before the passes
+
 
 @dataclass(frozen=True, eq=False)
 class Session:
@@ -188,6 +190,9 @@ def open_session(
         remedy = "return one row per example along axis 0"
         received = Phrase(f"an output of shape {tuple(shown.shape)} for {min(2, first.n)} examples")
         raise BadInput("model must return a row per example", "model", received, remedy)
+    for other in _other_shapes(data):
+        with accepted(other), torch.no_grad(), state_kept(model), disturbed(model, {}, site_map):
+            other.to(where).run(model)
     for part in labels:
         check_labels(part, shown.shape[1], ignore_label)
     if labels and labels[0].shape[1:] != shown.shape[2:]:
@@ -207,6 +212,15 @@ def _examined(model: nn.Module, call: Call, outputs: Outputs, labels: Sequence[T
         site_map = examine(model, call)
         with disturbed(model, {}, site_map):
             return site_map, probabilities(call.run(model), outputs, labels=labels)
+
+
+def _other_shapes(data: Data) -> Iterator[Call]:
+    """An example of each further shape among the batches, a few at most; texts differ in length and are left out."""
+    seen = {data.batches[0].signature}
+    for batch in data.batches[1:]:
+        if len(seen) < _SHAPES and batch.lengths is None and batch.signature not in seen:
+            seen.add(batch.signature)
+            yield batch.call.take([0])
 
 
 @contextmanager

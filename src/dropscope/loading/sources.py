@@ -223,7 +223,7 @@ def _tokenizer(tokenizer: Any, owner: LoadedModel | None) -> tuple[Any, int | No
         with quiet_stdout():
             found, _ = read_tokenizer(owner.checkpoint, config)
     elif owner is not None and owner.name:
-        remedy = "name the model as hf:CHECKPOINT, or tokenise the texts yourself in a file.py:callable for data"
+        remedy = "name the model as hf:CHECKPOINT, or pass the checkpoint of its tokenizer, tokenizer=CHECKPOINT"
         raise BadInput("model must be a Hugging Face checkpoint to tokenise texts", "model", owner.name, remedy)
     else:
         remedy = "pass tokenizer=AutoTokenizer.from_pretrained(...), or the name of its checkpoint"
