@@ -264,6 +264,13 @@ def test_refused_options(options: dict[str, str]) -> None:
         Placement({"fc1": 0.5}, **options)
 
 
+@pytest.mark.parametrize("site", ["fc1=0.5", "fc1 0.5", "fc1 = .5"])
+def test_a_site_with_a_rate_is_told_to_leave_it_out(site: str) -> None:
+    with refused("site") as caught:
+        dropscope.placement.PlacementGrid([site])
+    assert "'fc1'" in caught.value.remedy
+
+
 def test_own_takes_no_position() -> None:
     with refused("position"):
         Placement({"own": 1}, position="input")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import zipfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from dropscope.errors import BadInput
 from dropscope.report.claims import Claim, verdict_of_interval
 from dropscope.report.writing import claim_folder, latex, new_figure, write_figure, write_summary, write_table
-from dropscope.studies.training import History, Recipe, fit, load_weights, trained_once
+from dropscope.studies.training import History, Recipe, fit, load_weights, save_weights, trained_once
+from support.broken_checkpoints import BROKEN
 from support.errors import refused
 
 
@@ -161,3 +163,26 @@ def test_a_missing_weights_file_is_named(tmp_path: Path) -> None:
     with refused("weights") as caught:
         load_weights(nn.Linear(2, 2), tmp_path / "gone.safetensors")
     assert str(caught.value.received).endswith("gone.safetensors")
+
+
+@pytest.mark.parametrize("name", [name for name in BROKEN if name.startswith("weights: ") and "family" not in name])
+def test_broken_weights_are_refused(name: str, tmp_path: Path) -> None:
+    save_weights(nn.Linear(20, 20), tmp_path / "model.safetensors")
+    BROKEN[name](tmp_path)
+    with refused("weights"):
+        load_weights(nn.Linear(20, 20), tmp_path / ("pytorch_model.bin" if "pickle" in name else "model.safetensors"))
+    assert not (tmp_path / "code-ran").exists()
+
+
+def test_weights_that_unpack_to_more_than_their_file_are_refused(tmp_path: Path) -> None:
+    torch.save({"weight": torch.zeros(1000, 1000)}, tmp_path / "plain.pt")
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pt") as plain,
+        zipfile.ZipFile(tmp_path / "small.pt", "w", zipfile.ZIP_DEFLATED) as small,
+    ):
+        for entry in plain.infolist():
+            small.writestr(entry.filename, plain.read(entry))
+    with refused("weights") as caught:
+        load_weights(nn.Linear(1000, 1000, bias=False), tmp_path / "small.pt")
+    assert "unpack" in str(caught.value)
+    assert not load_weights(nn.Linear(1000, 1000, bias=False), tmp_path / "plain.pt").weight.any()

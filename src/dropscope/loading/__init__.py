@@ -9,6 +9,7 @@ from dropscope.loading.huggingface import (
     quiet,
     read_checkpoint,
 )
+from dropscope.loading.inspection import check_archive, check_safetensors
 from dropscope.loading.names import LoadedModel, load_model
 from dropscope.loading.sources import LoadedData, as_loaded, few_inputs, load_data
 from dropscope.loading.tables import column_texts, empty_cell, find_column, read_json_lines, read_table, read_text
@@ -20,6 +21,8 @@ __all__ = [
     "LoadedModel",
     "as_class_names",
     "as_loaded",
+    "check_archive",
+    "check_safetensors",
     "class_names_of_model",
     "column_texts",
     "empty_cell",

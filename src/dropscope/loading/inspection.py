@@ -6,6 +6,7 @@ until the two agree with each other and with the length of the file. See `huggin
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -88,7 +89,8 @@ def inspect_weights(folder: Path, name: str, *, pickles: bool = False) -> Weight
     if paths:
         found: dict[str, tuple[str, tuple[int, ...]]] = {}
         for path in paths:
-            found |= _read_header(path, name)
+            with _sound(path, name):
+                found |= check_safetensors(path)
         shapes = {key: shape for key, (_, shape) in found.items()}
         numbers = sum(math.prod(shape) * (1 if "F" in dtype else _PACKED) for dtype, shape in found.values())
         extent = max((size for shape in shapes.values() for size in shape), default=0)
@@ -96,8 +98,11 @@ def inspect_weights(folder: Path, name: str, *, pickles: bool = False) -> Weight
             return WeightFiles(len(shapes), numbers, extent, shapes)
     pickled = _shards(folder, name, "pytorch_model.bin")
     if pickles and pickled and not paths:
-        size = sum(path.stat().st_size for path in pickled)
-        return WeightFiles(sum(_entries(path, name) for path in pickled), size, size, {})
+        size = tensors = 0
+        for path in pickled:
+            with _sound(path, name):
+                size, tensors = size + path.stat().st_size, tensors + check_archive(path)
+        return WeightFiles(tensors, size, size, {})
     got = "no tensors" if paths else ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "an empty folder"
     got = "pytorch_model.bin, which may run code" if pickled and not paths else got
     remedy = "save the model with save_pretrained, which writes model.safetensors"
@@ -195,34 +200,50 @@ def _shards(folder: Path, name: str, file: str) -> list[Path]:
     return [folder / part for part in sorted(set(parts.values()))]
 
 
-def _entries(path: Path, name: str) -> int:
-    """How many tensors a state_dict may hold; `torch.save` writes them into an archive without compression."""
+def check_archive(path: Path) -> int:
+    """How many tensors a state_dict in a file may hold; `torch.save` writes them into an archive without compression.
+
+    Raises:
+        ValueError: Where it would unpack to more than its own length.
+    """
     size = path.stat().st_size
     if not zipfile.is_zipfile(path):
         return size // 64
     try:
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        what = f"{path.name} of {name!r} must be a state_dict"
-        raise BadInput(what, name, Phrase(first_line(error)), _AGAIN) from error
+    except zipfile.BadZipFile as error:
+        raise ValueError(first_line(error)) from error
     if (held := sum(entry.file_size for entry in entries)) > size:
-        what = f"{path.name} of {name!r} must not be compressed"
-        raise BadInput(what, name, Phrase(f"{size:,} bytes that unpack to {held:,}"), "save it with torch.save")
+        raise ValueError(f"{size:,} bytes that unpack to {held:,}")
     return len(entries)
 
 
-def _read_header(path: Path, name: str) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The type and shape of every tensor in a safetensors file, from a header that fits the file's length."""
-    what = f"{path.name} of {name!r} must be a sound safetensors file"
+def check_safetensors(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The type and shape of every tensor in a safetensors file, from a header that fits the file's length.
+
+    Raises:
+        ValueError: Where it does not.
+    """
     try:
         with path.open("rb") as file:
             header, left = _header(file, path.stat().st_size)
-        return _tensors(header, left)
-    except (OSError, ValueError, RecursionError) as error:
-        reason = "a header nested too deeply" if isinstance(error, RecursionError) else first_line(error)
+    except RecursionError as error:
+        raise ValueError("a header nested too deeply") from error
+    return _tensors(header, left)
+
+
+@contextlib.contextmanager
+def _sound(path: Path, name: str) -> Iterator[None]:
+    """One line for a file of weights that cannot be what it claims."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except (OSError, ValueError) as error:
+        kind, reason = "state_dict" if path.suffix == ".bin" else "safetensors file", first_line(error)
         remedy = "run git lfs pull" if "git-lfs" in reason else _AGAIN
-        raise BadInput(what, name, Phrase(reason), remedy) from error
+        raise BadInput(f"{path.name} of {name!r} must be a sound {kind}", name, Phrase(reason), remedy) from error
 
 
 def _header(file: BinaryIO, size: int) -> tuple[dict[str, Any], int]:

@@ -228,6 +228,8 @@ def parse_address(text: str) -> tuple[str, int | None, str | None]:
     # Unprintable characters too: a lone surrogate cannot be encoded, so such a name could not be hashed or stored.
     if not name or not name.isprintable() or any(c in "=,@#* " for c in name):
         remedy = "write a module path such as 'encoder.layer.0.attention.self', as find_sites prints it"
+        if bare := re.match(r"([^=,@#*\s]+)\s*[=\s]", name):
+            remedy = f"write {bare[1]!r}, without a rate"
         raise BadInput("site must have a printable name without blanks and = , @ # *", "site", text, remedy)
     if numbered and not _CALL.fullmatch(call):
         remedy = f"write '{name}#0' for the first call, '{name}' for every call"

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from dropscope.atomic import atomic_write, read_json, same_spec
 from dropscope.errors import BadInput, Phrase, first_line
+from dropscope.loading import check_archive, check_safetensors
 from dropscope.model import evaluating, random_state_kept
 from dropscope.progress import track
 from dropscope.report import write_text
@@ -183,8 +184,14 @@ def load_weights(net: nn.Module, path: Path) -> nn.Module:
 
 def _read_state(path: Path) -> dict[str, Tensor]:
     """Tensors by name. A pickle is read with `weights_only`, so that no code in it runs."""
+    state: Any
     try:
-        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        if path.suffix == ".safetensors":
+            check_safetensors(path)
+            state = load_file(path)
+        else:
+            check_archive(path)
+            state = torch.load(path, "cpu", weights_only=True)
     except FileNotFoundError as error:
         raise BadInput("weights must be an existing file", "weights", str(path), "check the path") from error
     except Exception as error:
