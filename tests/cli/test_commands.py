@@ -114,6 +114,30 @@ def test_version_and_help(run):
         assert "--json" in run(command, "--help").stdout
 
 
+NOISE = """
+import dropscope
+
+@dropscope.register_noise
+def commands_noise(uniforms, rate):
+    return 1 + (2 * uniforms - 1) * (3 * rate / (1 - rate)) ** 0.5
+"""
+
+
+def test_noise_that_the_code_of_the_model_registers_has_its_name_on_the_command_line(run, tmp_path):
+    (tmp_path / "noisy.py").write_text(TOY + NOISE)
+    audited = run("audit", "noisy.py:model", "fc1=0.3 noise=commands_noise", "--data", "noisy.py:data")
+    assert "commands_noise" in audited.stdout
+    swept = run(
+        "sweep", "noisy.py:model", "--data", "noisy.py:data", "--sites", "fc1", "--rates", "0.3", "--noise",
+        "commands_noise,gaussian", "--passes", "3", "--objective", "nll", "--json",
+    )  # fmt: skip
+    best = json.loads(swept.stdout)["best"]
+    assert {row["placement"] for row in best} == {"fc1=0.3 noise=commands_noise", "fc1=0.3 noise=gaussian"}
+    assert all(row["nll"] > 0 for row in best)
+    error = refusal(run("audit", "noisy.py:model", "fc1=0.3 noise=zigzag", "--data", "noisy.py:data", code=2))
+    assert error.name == "noise"
+
+
 def test_sites_shows_layers_and_says_what_it_hides(run):
     result = run("sites", "toy.py:model", *TOY_DATA)
     lines = result.stdout.splitlines()

@@ -11,7 +11,7 @@ import typer
 from dropscope.checks import check_choice
 from dropscope.cli.app import app
 from dropscope.cli.console import print_examples, print_json, records, stdout
-from dropscope.cli.model import load_model
+from dropscope.cli.model import load_model, with_noises
 from dropscope.cli.options import (
     AsJson,
     DataOptions,
@@ -98,7 +98,8 @@ def run_uncertainty(
     as_json: AsJson = False,
 ) -> None:
     """Measure the uncertainty of every example: prediction, probability and each measure, the most uncertain first."""
-    asked = None if placement is None else Placement.parse(placement)  # mistakes are reported before torch is imported
+    # A mistake in it is reported before torch is imported.
+    asked = None if placement is None else with_noises(model, lambda: Placement.parse(placement))
     target = None if out is None else _target(out, overwrite=overwrite)
     from dropscope import measures as known
     from dropscope.runs import uncertainty

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -25,6 +25,7 @@ from dropscope.cli.options import (
     Seed,
     takes_records,
 )
+from dropscope.errors import BadInput
 from dropscope.placement import RATES, Placement, PlacementGrid
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from dropscope.runs import Run
     from dropscope.tracing import Point
 
+Read = TypeVar("Read")
 HIDDEN_KINDS = ("block", "norm", "activation")
 
 
@@ -44,7 +46,7 @@ class GridOptions:
         sites: Sites, comma-separated. Every subset of them is tried.
         rates: Rates of dropping, comma-separated.
         positions: Positions, comma-separated.
-        noise: Kinds of noise, comma-separated: bernoulli, gaussian, multinomial.
+        noise: Kinds of noise, comma-separated: bernoulli, gaussian, multinomial, or registered by the model's code.
     """
 
     sites: Sequence[str]
@@ -91,7 +93,8 @@ def audit(
     as_json: AsJson = False,
 ) -> None:
     """Check that noise takes effect where a placement asks for it, at the rate it asks for, and nowhere else."""
-    parsed = Placement.parse(placement)  # a mistake in it is reported before torch is imported
+    # A mistake in it is reported before torch is imported.
+    parsed = with_noises(model, lambda: Placement.parse(placement))
     from dropscope.injection import Audited, audit_resolved, resolve
     from dropscope.model import Call, unwrap
 
@@ -129,7 +132,8 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Score every placement of a grid on the same examples, beside one plain pass."""
-    placements = PlacementGrid(**asdict(grid))  # a mistake in it is reported before torch is imported
+    # A mistake in it is reported before torch is imported.
+    placements = with_noises(model, lambda: PlacementGrid(**asdict(grid)))
     from dropscope.runs import plan_sweep
     from dropscope.runs import sweep as run_sweep
 
@@ -176,6 +180,19 @@ def _print_verdict(run: Run) -> None:
 
 
 # --- shared by the commands -------------------------------------------------------------------------------------------
+
+
+def with_noises(model: str, read: Callable[[], Read]) -> Read:
+    """What `read` reads; noise that is not known yet may be registered by the model's code, which is then run first."""
+    try:
+        return read()
+    except BadInput as error:
+        if error.name != "noise":
+            raise
+        from dropscope.loading import run_model_code
+
+        run_model_code(model)
+        return read()
 
 
 def load_model(name: str) -> LoadedModel:

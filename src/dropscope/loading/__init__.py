@@ -10,7 +10,7 @@ from dropscope.loading.huggingface import (
     read_checkpoint,
 )
 from dropscope.loading.inspection import check_archive, check_safetensors
-from dropscope.loading.names import LoadedModel, load_model
+from dropscope.loading.names import LoadedModel, load_model, run_model_code
 from dropscope.loading.sources import LoadedData, as_loaded, few_inputs, load_data
 from dropscope.loading.tables import column_texts, empty_cell, find_column, read_json_lines, read_table, read_text
 
@@ -37,5 +37,6 @@ __all__ = [
     "read_json_lines",
     "read_table",
     "read_text",
+    "run_model_code",
     "settle_class_names",
 ]

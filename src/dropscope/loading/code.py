@@ -53,6 +53,13 @@ def call_code(name: str, argument: str, forms: str) -> Any:
         return _run(_callable(module, parsed), parsed)
 
 
+def run_code(name: str, argument: str, forms: str) -> None:
+    """Runs the module of `name`, which may register something, without calling anything of it."""
+    parsed = _parse(name, argument, forms)
+    with _importable(parsed.path.parent if parsed.path else Path.cwd()), quiet_stdout():
+        _run(lambda: _module(parsed), parsed)
+
+
 def load_transforms(name: str) -> Callable[[Any], Any]:
     """The function of an image that `name` stands for, or that the callable `name` returns without arguments."""
     parsed = _parse(name, "transforms", "write file.py:callable, a function of an image")

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import nn
 
 from dropscope.errors import BadInput, Phrase
-from dropscope.loading.code import call_code
+from dropscope.loading.code import call_code, run_code
 from dropscope.loading.huggingface import import_transformers, load_classifier
 
 MODEL_FORMS = "write file.py:callable, package.module:callable or hf:CHECKPOINT"
@@ -42,6 +42,12 @@ def load_model(name: str) -> LoadedModel:
         what = f"the callable in model={name!r} must return a torch.nn.Module"
         raise BadInput(what, "model", kind_of(module), return_remedy(module, "return the model itself"))
     return LoadedModel(name, module)
+
+
+def run_model_code(name: str) -> None:
+    """Runs the code that a model is named by, short of building it: it may register a noise."""
+    if not name.startswith("hf:"):
+        run_code(name, "model", MODEL_FORMS)
 
 
 def _load_checkpoint(name: str) -> LoadedModel:
