@@ -7,7 +7,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SECTIONS = ("A measure", "A score", "A noise", "A study")
+SECTIONS = ("A measure", "A score", "A noise", "Passes from elsewhere", "A study")
 
 
 def test_every_block_runs_and_prints_what_is_shown():

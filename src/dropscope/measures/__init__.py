@@ -1,7 +1,8 @@
 """Measures: the uncertainty of each example (or voxel) from its passes. Higher always means more uncertain.
 
 Each measure takes a `PassStatistics`, or stored passes `[passes, N, C, ...]` (with `plain=[N, C, ...]` where it
-compares with the plain pass), and returns `[N, ...]`. Natural logarithms; 0·log 0 = 0. T is the number of passes, C
+compares with the plain pass), and returns `[N, ...]`. Passes may come from anywhere: dropout, the members of an
+ensemble, augmented inputs. Natural logarithms; 0·log 0 = 0. T is the number of passes, C
 that of classes, p̂ the mean of the passes. `TABLE` lists the measures; `scores` says how good one is.
 """
 

@@ -193,7 +193,7 @@ def resolve(
     return rows
 
 
-_COLUMNS = {"id", "group", "label", "prediction", "correct"}
+_COLUMNS = {"id", "group", "label", "prediction", "predicted_class", "probability", "correct"}
 
 
 def _stated_name(measure: Any) -> str | None:

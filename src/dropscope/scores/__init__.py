@@ -1,6 +1,7 @@
 """Scores: how good a measure (or a placement) is over a data set. `TABLE` lists them with direction and range.
 
-All take tensors; dimensions before those named in a docstring (`...`) are computed at once, as if one by one.
+All take tensors, wherever the uncertainty or the probabilities come from: dropout, an ensemble, one plain pass.
+Dimensions before those named in a docstring (`...`) are computed at once, as if one by one.
 """
 
 from dropscope.scores.agreement import PassLabels, pairwise_dice, volume_variation
