@@ -211,6 +211,18 @@ def voxel_volume(case: VolumeCase) -> float:
     return float(abs(np.linalg.det(_open_image(case.files[0]).affine[:3, :3]))) / 1000
 
 
+def upright(values: np.ndarray, affine: np.ndarray) -> tuple[np.ndarray, tuple[float, ...]]:
+    """A volume turned so that its axes run to the patient's right, front and head, and its spacing in mm.
+
+    Turned by quarter turns and flips, nothing is resampled; an oblique axis goes to the nearest direction.
+    """
+    nibabel = _import_nibabel()
+    turns = nibabel.io_orientation(affine)
+    steps = nibabel.affines.voxel_sizes(affine)
+    spacing = [float(steps[int(np.flatnonzero(turns[:, 0] == axis)[0])]) for axis in range(3)]
+    return nibabel.apply_orientation(values, turns), tuple(spacing)
+
+
 def write_map(path: Path, values: np.ndarray, case: VolumeCase, what: str) -> None:
     """Writes a map of the case's shape with the affine, spacing, units and codes of its image, atomically."""
     nibabel = _import_nibabel()

@@ -1,16 +1,16 @@
-"""Predictions of NIfTI volumes: a label map and an uncertainty map per measure for each case, and a table of the cases.
+"""Predictions of NIfTI volumes: maps, a picture and a record for each case, and a table of the cases.
 
-Owns the folder that comes out, and which cases in it are finished: those with a `case.json`, which is written last.
-See `windows` for passes over a volume, and `nifti` for the files.
+Owns the order of the work and the folder that comes out. See `windows` for passes over a volume, `sizes` for what a
+network takes, `records` for which cases are finished, `tables` and `overlays` for what is written beside the maps.
 """
 
 from __future__ import annotations
 
 import functools
-import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,75 +19,32 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from dropscope.atomic import atomic_write, read_json, same_spec
-from dropscope.checks import check_choice, check_count, check_passes
+from dropscope.atomic import atomic_write
 from dropscope.device import memory_bytes
-from dropscope.engine import Session, Tick, open_session, precise
+from dropscope.engine import Session, Tick, precise
 from dropscope.errors import BadInput, Phrase, first_line
 from dropscope.injection import ResolvedPlacement
-from dropscope.measures import SEGMENTATION, Measure
-from dropscope.measures import resolve as resolve_measures
-from dropscope.model import Call, Outputs, weights_fingerprint
+from dropscope.measures import Measure
+from dropscope.model import Call, weights_fingerprint
 from dropscope.parameters import shares
-from dropscope.placement import Placement, as_placement
-from dropscope.progress import track
-from dropscope.scores import foreground_mean, worst_patch
-from dropscope.volumes.nifti import SCALES, VolumeCase, find_cases, read_case, voxel_volume, write_map
+from dropscope.placement import Placement
+from dropscope.progress import format_duration, track
+from dropscope.volumes import gallery
+from dropscope.volumes.labels import find_labels, read_label, structure_names
+from dropscope.volumes.nifti import VolumeCase, find_cases, read_voxels, write_map
+from dropscope.volumes.options import CONFIDENCE, LABELS, Options, streamed_measures
+from dropscope.volumes.records import check_folder, examine_record, read_found, remove_case, write_record
+from dropscope.volumes.sizes import fit_session, is_flat, padding_remark, windows_remark
+from dropscope.volumes.tables import case_table, structure_dice, summarise
+from dropscope.volumes.transforms import Transforms, read_transformed
 from dropscope.volumes.windows import (
-    VolumePrediction,
+    PlainMeasure,
     Windows,
     bytes_per_voxel,
     count_windows,
-    cut_out,
-    pad,
     plan_windows,
     predict_volume,
 )
-
-PATCH = 8  # voxels a side of the patch that `worst_patch` looks for
-_AUDITED = 2  # windows: an audit runs every site by itself
-_NOT_IDENTITY = ("batch_size", "device", "memory")  # options that change no prediction
-
-
-@dataclass(frozen=True)
-class Options:
-    """How volumes are predicted. All but `batch_size`, `device` and `memory` identify a folder of predictions.
-
-    Args:
-        placement: Where noise goes.
-        passes: Passes over each volume.
-        measures: Names of the measures, each of which becomes a map.
-        roi: Sides of a window; two sides for the slices of a 2-D network; None for the whole volume at once.
-        overlap: Share of a window that the next one covers again.
-        seed: Seed of the noise.
-        masks: "per_example" draws for every window, "per_pass" once for all windows of a pass.
-        outputs: What the model returns.
-        scale: "percentiles" moves the 5th percentile of each channel to 0 and its 95th to 1; "none" does nothing.
-        batch_size: Windows at once.
-        device: Where the model runs; where it is, if None.
-        memory: Budget of the statistics, such as "4GiB".
-    """
-
-    placement: str
-    _: KW_ONLY
-    passes: int = 50
-    measures: Sequence[str] = SEGMENTATION
-    roi: Sequence[int] | None = None
-    overlap: float = 0.25
-    seed: int = 0
-    masks: str = "per_example"
-    outputs: Outputs = "logits"
-    scale: str = "percentiles"
-    batch_size: int = 4
-    device: str | torch.device | None = None
-    memory: int | str = "auto"
-
-    @classmethod
-    def of(cls, placement: Placement | str, given: dict[str, Any]) -> Options:
-        """The options as they were given, sequences as tuples."""
-        options = cls(str(as_placement(placement)), **given)
-        names = (options.measures,) if isinstance(options.measures, str) else tuple(options.measures)
-        return replace(options, measures=names, roi=None if options.roi is None else tuple(options.roi))
 
 
 @dataclass(frozen=True)
@@ -102,6 +59,7 @@ class PredictionPlan:
         seconds: Time of what is left, from the time of one window.
         bytes_per_voxel: Memory of the statistics.
         files: Names of the files that each case gets.
+        remarks: What is worth knowing before it starts: padding, damaged cases, windows that change volumes.
     """
 
     cases: tuple[VolumeCase, ...]
@@ -111,14 +69,16 @@ class PredictionPlan:
     seconds: float
     bytes_per_voxel: int
     files: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{len(self.cases)} volumes, {len(self.done)} of them already there"]
         for case in self.cases:
             state = "done" if case.name in self.done else f"{self.windows[case.name]} windows × {self.passes} passes"
             lines.append(f"  {case.name}: {case.channels} × {'×'.join(map(str, case.shape))}, {state}")
-        lines.append(f"about {self.seconds:.0f} s; statistics take {self.bytes_per_voxel} bytes a voxel")
+        lines.append(f"about {format_duration(self.seconds)}; statistics take {self.bytes_per_voxel} bytes a voxel")
         lines.append("each case gets " + ", ".join(self.files))
+        lines += [f"remark: {remark}" for remark in self.remarks]
         return "\n".join(lines)
 
 
@@ -129,26 +89,44 @@ def predict(
     images: Iterable[str | Path],
     out: str | Path,
     *,
+    labels: str | Path | None = None,
+    class_names: Sequence[str] | None = None,
+    transforms: Transforms | None = None,
+    overlays: bool = True,
+    overwrite: bool = False,
     progress: bool | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """Predicts every volume under `out/CASE/`: `prediction.nii.gz`, `MEASURE.nii.gz`, `case.json`.
+    """Predicts every volume under `out/CASE/`: label map, uncertainty maps, a picture and a record.
 
     Args:
         model: A segmentation network, 3-D or 2-D.
         placement: Where noise goes, such as "own" or "up.1=0.3".
         images: NIfTI files and folders of them; "a.nii.gz,b.nii.gz" is one case with a channel from each.
         out: Folder of the maps. Cases that are finished there under the same options are not predicted again.
-        progress: Whether to show progress; None decides by the terminal.
+        labels: For Dice: a folder of files named like the cases, or a pattern such as "labels/{case}_seg.nii.gz".
+        class_names: Names of the classes, with or without the background, for columns and pictures.
+        transforms: Preprocessing of your own: a function of the array `[channels, *shape]`, or MONAI's transforms, of
+            arrays or of dicts. Volumes must keep their shape and place.
+        overlays: Whether to draw `overlay.png` for every case, and `overview.png`.
+        overwrite: Whether to predict cases again that are finished in the folder, or were predicted otherwise.
+        progress: Whether to show progress and remarks; None decides by the terminal.
 
     Returns:
-        The table that is also written to `out/cases.csv`: a row per case with volumes, volume variation, agreement of
-        passes (`pairwise_dice`), and of every measure the mean over the foreground and the worst patch.
+        The table that is also written to `out/cases.csv`, a row per case, most uncertain first: `rank`, `uncertainty`
+        (mean predictive entropy over the predicted foreground), Dice where there are labels, and for each structure
+        millilitres with the middle 95 % of the passes, uncertainty, volume variation and agreement of passes
+        (`pairwise_dice`); of every measure the mean over the foreground and the worst patch. `attrs["remarks"]` holds
+        what is worth knowing.
 
     Raises:
         BadInput: Before any pass, where an argument or a file cannot be used.
     """
-    opened = _open_prediction(model, images, Path(out), Options.of(placement, options), progress=progress)
+    beside = _Beside(labels, class_names, transforms, overlays, overwrite)
+    opened = _open_prediction(model, images, Path(out), _options(placement, options, beside), beside, progress=progress)
+    if progress is not False:
+        for remark in opened.remarks:
+            print(f"remark: {remark}", file=sys.stderr, flush=True)
     left = opened.left()
     total = sum(opened.count_windows(case) for case in left) * opened.options.passes
     with track("predicting", total, "windows", show=progress) as tick:
@@ -159,15 +137,37 @@ def predict(
 
 @shares(Options)
 def plan_prediction(
-    model: nn.Module, placement: Placement | str, images: Iterable[str | Path], out: str | Path, **options: Any
+    model: nn.Module,
+    placement: Placement | str,
+    images: Iterable[str | Path],
+    out: str | Path,
+    *,
+    labels: str | Path | None = None,
+    class_names: Sequence[str] | None = None,
+    transforms: Transforms | None = None,
+    overlays: bool = True,
+    overwrite: bool = False,
+    **options: Any,
 ) -> PredictionPlan:
     """What `predict` would do with the same arguments: everything is checked, one window timed, nothing written."""
-    opened = _open_prediction(model, images, Path(out), Options.of(placement, options), progress=False)
+    beside = _Beside(labels, class_names, transforms, overlays, overwrite)
+    opened = _open_prediction(model, images, Path(out), _options(placement, options, beside), beside, progress=False)
     counts = {case.name: opened.count_windows(case) for case in opened.cases}
     left, passes = sum(counts[case.name] for case in opened.left()), opened.options.passes
     seconds = _seconds_per_window(opened.session) * left * passes if left else 0
-    done = tuple(sorted(opened.done))
-    return PredictionPlan(opened.cases, done, counts, passes, seconds, opened.voxel_bytes, opened.files)
+    done, files = tuple(sorted(opened.done)), (*opened.files, *([gallery.OVERLAY] if overlays else []))
+    return PredictionPlan(opened.cases, done, counts, passes, seconds, opened.voxel_bytes, files, opened.remarks)
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """Arguments that change nothing in the maps, but for the transforms, which the voxels show."""
+
+    labels: str | Path | None
+    class_names: Sequence[str] | None
+    transforms: Transforms | None
+    overlays: bool
+    overwrite: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +175,8 @@ class _Prediction:
     """A prediction with everything checked: options, volumes, the model audited on windows of the first, the folder."""
 
     options: Options
-    measures: tuple[Measure, ...]
+    beside: _Beside
+    measures: tuple[Measure | PlainMeasure, ...]
     out: Path
     cases: tuple[VolumeCase, ...]
     windows: dict[str, Windows]  # by case
@@ -185,7 +186,10 @@ class _Prediction:
     resolved: ResolvedPlacement
     weights: str
     memory: int
+    structures: tuple[str, ...]  # names of the classes but the background
+    labels: dict[str, Path]  # case → its label file
     done: frozenset[str]
+    remarks: tuple[str, ...]
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -202,74 +206,83 @@ class _Prediction:
         return count_windows(self.windows[case.name], self.voxel_bytes, self.memory, self.session.device)
 
     def spec(self, case: VolumeCase) -> dict[str, Any]:
-        return _spec(self.options, self.windows[case.name], self.weights, self.voxels[case.name])
+        return self.options.spec(self.windows[case.name], self.weights, self.voxels[case.name])
+
+
+def _options(placement: Placement | str, given: dict[str, Any], beside: _Beside) -> Options:
+    return Options.of(placement, given, transformed=beside.transforms is not None)
 
 
 def _open_prediction(
-    model: nn.Module, images: Iterable[str | Path], out: Path, options: Options, *, progress: bool | None
+    model: nn.Module,
+    images: Iterable[str | Path],
+    out: Path,
+    options: Options,
+    beside: _Beside,
+    *,
+    progress: bool | None,
 ) -> _Prediction:
     """Checks everything, reads every volume once, and audits the placement on windows of the first."""
-    check_passes(options.passes)
-    measures = _streamed_measures(options.measures)
-    check_choice(options.scale, "scale", SCALES)
-    check_count(options.batch_size, "batch_size", 4)
-    cases = tuple(find_cases(images))
-    windows = {case.name: _plan_case_windows(case, options) for case in cases}
-    read = functools.lru_cache(maxsize=1)(lambda case: read_case(case, options.scale))
+    measures = streamed_measures(options.measures)
+    cases = tuple(find_cases([images] if isinstance(images, str | Path) else images))
+    labels = find_labels(beside.labels, cases)
+    check_folder(out, [case.name for case in cases])
+    asked = {case.name: _plan_case_windows(case, options, model) for case in cases}
+    read = functools.lru_cache(maxsize=1)(
+        lambda case: read_transformed(case, str(options.scale), beside.transforms),
+    )
     voxels = _fingerprint_volumes(cases, read, progress=progress)
-    session = _open_session(model, cases[0], read(cases[0]), windows[cases[0].name], options)
+    first, image = cases[0], read(cases[0])
+    session, multiples = fit_session(model, first, image, asked, options)
+    windows = {case.name: _plan_case_windows(case, options, model, multiples) for case in cases}
+    structures = structure_names(beside.class_names, session.classes)
+    for case in cases:
+        if case.name in labels:
+            read_label(labels[case.name], case, session.classes)  # refused now, or never
     weights = weights_fingerprint(session.model)
-    memory = memory_bytes(options.memory, session.device)
     (resolved,) = session.resolve([options.placement])
     session.audit(resolved, options.placement)
-    files = _files(measures)
-    done = {
-        case.name
-        for case in cases
-        if _is_done(out / case.name, _spec(options, windows[case.name], weights, voxels[case.name]), files)
-    }
+    remarks = [padding_remark(windows, options.roi, multiples)]
+    if labels and len(labels) < len(cases):
+        remarks.append(f"{len(cases) - len(labels)} of {len(cases)} cases have no label, and so no Dice")
+    done = set()
+    for case in () if beside.overwrite else cases:
+        spec = options.spec(windows[case.name], weights, voxels[case.name])
+        state = examine_record(out / case.name, spec, _files(measures), len(structures))
+        done |= {case.name} if state.done else set()
+        if state.damage:
+            remarks.append(f"{case.name} is predicted again: {state.damage}")
+    if first.name not in done:
+        remarks.append(windows_remark(session, first, image, windows[first.name], multiples, structures))
     return _Prediction(
-        options, measures, out, cases, windows, voxels, read, session, resolved, weights, memory, frozenset(done)
-    )
+        options, beside, measures, out, cases, windows, voxels, read, session, resolved, weights,
+        memory_bytes(options.memory, session.device), structures, labels, frozenset(done),
+        tuple(remark for remark in remarks if remark),
+    )  # fmt: skip
 
 
 def _fingerprint_volumes(
     cases: Sequence[VolumeCase], read: Callable[[VolumeCase], Tensor], *, progress: bool | None
 ) -> dict[str, int]:
     """Every volume read once, so that a bad one is refused before the work and not in the middle of it."""
-    first, voxels = cases[0], {}
+    first, voxels, channels = cases[0], {}, {}
     for case in cases:
         if case.channels != first.channels:
-            what = f"{case.place} must have the {first.channels} channels of {first.place}"
-            received = Phrase(f"{case.channels} channels")
-            raise BadInput(what, case.place, received, "predict it by itself")
+            raise _other_channels(case, case.channels, first, first.channels)
     with track("reading volumes", len(cases), "volumes", show=progress) as tick:
         for case in reversed(cases):  # the first is then cached
-            voxels[case.name] = int(Call((read(case)[None],)).keys()[0])
+            image = read(case)
+            voxels[case.name], channels[case.name] = int(Call((image[None],)).keys()[0]), len(image)
             tick(1)
+    for case in cases:
+        if channels[case.name] != channels[first.name]:  # by the transforms
+            raise _other_channels(case, channels[case.name], first, channels[first.name])
     return voxels
 
 
-def _open_session(model: nn.Module, case: VolumeCase, image: Tensor, windows: Windows, options: Options) -> Session:
-    """The model on its device, called on the first windows of the first volume."""
-    padded = pad(image, windows)
-    first = torch.stack([cut_out(padded, windows, origin) for origin in windows.origins()[:_AUDITED]])
-    try:
-        session = open_session(
-            model, first, seed=options.seed, masks=options.masks, outputs=options.outputs, device=options.device,
-            batch_size=_AUDITED,
-        )  # fmt: skip
-        with torch.no_grad():
-            probabilities = session.plain(session.data.batches[0])
-    except BadInput as error:
-        if not isinstance(error.__cause__, RuntimeError):
-            raise
-        raise _unfit_window(model, case, windows, error.__cause__) from error
-    if probabilities.shape[2:] != first.shape[2:]:
-        received = Phrase(f"{tuple(probabilities.shape[2:])} for windows of {tuple(first.shape[2:])}")
-        remedy = "pass a segmentation network, or choose sides that it takes with roi=(128, 128, 16)"
-        raise BadInput("model must predict every voxel of its window", "model", received, remedy)
-    return session
+def _other_channels(case: VolumeCase, channels: int, first: VolumeCase, wanted: int) -> BadInput:
+    what = f"{case.place} must have the {wanted} channels of {first.place}"
+    return BadInput(what, case.place, Phrase(f"{channels} channels"), "predict it by itself")
 
 
 def _seconds_per_window(session: Session) -> float:
@@ -281,92 +294,75 @@ def _seconds_per_window(session: Session) -> float:
 
 
 def _predict_case(opened: _Prediction, case: VolumeCase, tick: Tick) -> None:
-    """Predicts one case and writes its maps, then its `case.json`."""
-    started, options = time.monotonic(), opened.options
-    prediction = predict_volume(
-        opened.session, opened.resolved, opened.read(case), opened.windows[case.name], opened.measures, options.passes,
-        options.batch_size, opened.memory, tick,
-    )  # fmt: skip
+    """Predicts one case and writes its maps, then its record, then its picture."""
+    options, windows = opened.options, opened.windows[case.name]
+    try:
+        prediction = predict_volume(
+            opened.session, opened.resolved, opened.read(case), windows, opened.measures, options.passes,
+            options.batch_size, opened.memory, tick,
+        )  # fmt: skip
+    except torch.OutOfMemoryError as error:
+        what = f"{opened.session.device} must hold {options.batch_size} windows of {case.place}"
+        remedy = "write roi=(96, 96, 96) for smaller windows, or batch_size=1"
+        raise BadInput(what, "roi", Phrase(first_line(error)), remedy) from error
     folder = opened.out / case.name
+    remove_case(folder)
     kind = np.uint8 if opened.session.classes <= 256 else np.int16
-    write_map(folder / "prediction.nii.gz", prediction.labels.numpy().astype(kind), case, "prediction")
+    write_map(folder / f"{LABELS}.nii.gz", prediction.labels.numpy().astype(kind), case, LABELS)
+    write_map(folder / f"{CONFIDENCE}.nii.gz", prediction.confidence.numpy(), case, CONFIDENCE)
     for measure in opened.measures:
         write_map(folder / f"{measure.name}.nii.gz", prediction.maps[measure.name].numpy(), case, measure.name)
-    record = {
-        "spec": opened.spec(case),
-        "found": _summarise(case, prediction, opened.session.classes, options.passes),
-        "seconds": round(time.monotonic() - started, 2),
-    }
-    atomic_write(folder / "case.json", lambda part: part.write_text(json.dumps(record, indent=2) + "\n"))
-
-
-def _summarise(case: VolumeCase, prediction: VolumePrediction, classes: int, passes: int) -> dict[str, Any]:
-    """The numbers of a case as a whole. Those that do not exist (a class nowhere, one pass) are None."""
-    labels, millilitres = prediction.labels[None], voxel_volume(case)
-    values: dict[str, Any] = {"case": case.name, "image": case.place}
-    for c in range(1, classes):
-        values[f"millilitres_{c}"] = float((labels == c).sum() * millilitres)
-    for c in range(1, classes):
-        values[f"volume_variation_{c}"] = float(prediction.pass_labels.volume_variation[0, c])
-        if passes > 1:
-            values[f"pairwise_dice_{c}"] = float(prediction.pass_labels.pairwise_dice[0, c])
-    for name, value in prediction.maps.items():
-        values[f"{name}_foreground_mean"] = float(foreground_mean(value[None], labels))
-        values[f"{name}_worst_patch"] = float(worst_patch(value[None], PATCH))
-    return {name: None if isinstance(value, float) and value != value else value for name, value in values.items()}
+    found = summarise(case, prediction, opened.session.classes)
+    write_record(folder, opened.spec(case), found, opened.files)
+    if opened.beside.overlays:
+        _draw(opened, case, found, _dice_of(opened, case))
 
 
 def _write_table(opened: _Prediction) -> pd.DataFrame:
-    records = [read_json(opened.out / case.name / "case.json") for case in opened.cases]
-    table = pd.DataFrame([record["found"] for record in records])
+    """The table of all cases, with Dice and pictures for those that have none yet."""
+    found = {case.name: read_found(opened.out / case.name) for case in opened.cases}
+    scores = {case.name: _dice_of(opened, case) for case in opened.cases if case.name in opened.labels}
+    places = {}
+    for case in opened.cases:
+        places[case.name] = {"maps": case.name}
+        if opened.beside.overlays:
+            _draw(opened, case, found[case.name], scores.get(case.name))
+            places[case.name] |= {"overlay": f"{case.name}/{gallery.OVERLAY}"}
+    table = case_table(list(found.values()), opened.structures, scores, places)
     atomic_write(opened.out / "cases.csv", lambda part: table.to_csv(part, index=False))
+    if opened.beside.overlays:
+        by_name = {case.name: case for case in opened.cases}
+        ranked = [by_name[name] for name in table.case]
+        measures = [measure.name for measure in opened.measures]
+        gallery.draw_cases(opened.out, ranked, table, opened.labels, measures, opened.session.classes)
+    table.attrs["remarks"] = opened.remarks
     return table
 
 
-def _files(measures: Sequence[Measure]) -> tuple[str, ...]:
-    return ("prediction.nii.gz", *(f"{measure.name}.nii.gz" for measure in measures))
+def _draw(opened: _Prediction, case: VolumeCase, found: dict[str, Any], dice: list[float | None] | None) -> None:
+    measures, label = [measure.name for measure in opened.measures], opened.labels.get(case.name)
+    gallery.draw_overlay(opened.out / case.name, case, found, opened.structures, dice, label, measures)
 
 
-def _spec(options: Options, windows: Windows, weights: str, voxels: int) -> dict[str, Any]:
-    """What identifies the prediction of one case."""
-    spec = {name: value for name, value in asdict(options).items() if name not in _NOT_IDENTITY}
-    spec["outputs"] = options.outputs if isinstance(options.outputs, str) else "a function"
-    return spec | {"roi": list(windows.size), "weights": weights, "voxels": voxels}
+def _dice_of(opened: _Prediction, case: VolumeCase) -> list[float | None] | None:
+    path = opened.labels.get(case.name)
+    if path is None:
+        return None
+    classes = opened.session.classes
+    predicted = torch.from_numpy(read_voxels(opened.out / case.name / f"{LABELS}.nii.gz")).reshape(case.shape).long()
+    return structure_dice(predicted, read_label(path, case, classes), classes)
 
 
-def _is_done(folder: Path, spec: dict[str, Any], files: Sequence[str]) -> bool:
-    record = folder / "case.json"
-    if not record.exists():
-        return False
-    same_spec(read_json(record)["spec"], spec, record, "choose another folder, or take the case out of this one")
-    return all((folder / name).exists() for name in files)
+def _files(measures: Sequence[Measure | PlainMeasure]) -> tuple[str, ...]:
+    return tuple(f"{name}.nii.gz" for name in (LABELS, CONFIDENCE, *(measure.name for measure in measures)))
 
 
-def _streamed_measures(names: Sequence[str]) -> tuple[Measure, ...]:
-    """The measures, none of which needs all passes at once: those of a volume do not fit into memory."""
-    measures = tuple(resolve_measures(list(names)))
-    for measure in measures:
-        if measure.of == "passes":
-            remedy = "write it on the statistics of passes, or use dropscope.maps on a window"
-            raise BadInput("measures of volumes must be computed from statistics", "measures", measure.name, remedy)
-    return measures
-
-
-def _plan_case_windows(case: VolumeCase, options: Options) -> Windows:
-    windows = plan_windows(case.shape, options.roi, options.overlap)
+def _plan_case_windows(
+    case: VolumeCase, options: Options, model: nn.Module, multiples: Sequence[int] = (1, 1, 1)
+) -> Windows:
+    roi = case.shape[:2] if options.roi is None and is_flat(model) else options.roi
+    windows = plan_windows(case.shape, roi, options.overlap, multiples)
     if min(case.shape) == 1 and not windows.flat:
         remedy = "write roi=(128, 128) for a 2-D network; a 3-D network needs volumes"
         raise BadInput(f"{case.place} must have more than one slice along every axis", case.place, case.shape, remedy)
     return windows
-
-
-def _unfit_window(model: nn.Module, case: VolumeCase, windows: Windows, error: RuntimeError) -> BadInput:
-    """The error of a network that does not take a window: because of its channels, or of the window's sides."""
-    first = next((m for m in model.modules() if isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d)), None)
-    if first is not None and first.in_channels != case.channels:
-        what = f"{case.place} must have the {first.in_channels} channels that the network takes"
-        remedy = f"name {first.in_channels} files of one channel as a.nii.gz,b.nii.gz, or a 4-D file"
-        return BadInput(what, case.place, Phrase(f"{case.channels} channels"), remedy)
-    what = f"model must take windows of {'×'.join(map(str, windows.size))} voxels of {case.place}"
-    remedy = "choose sides that its poolings divide: write roi=(128, 128, 16), or roi=(128, 128) if it is 2-D"
-    return BadInput(what, "roi", Phrase(first_line(error)), remedy)

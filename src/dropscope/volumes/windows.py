@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,7 @@ from dropscope.device import free_bytes
 from dropscope.engine import Engine, Session, Tick, choose_engine, precise, quiet
 from dropscope.errors import BadInput, Phrase
 from dropscope.injection import ResolvedPlacement
-from dropscope.measures import Measure
+from dropscope.measures import Measure, plain_entropy, plain_margin, plain_max_probability
 from dropscope.model import Call, id_keys
 from dropscope.scores import PassLabels
 from dropscope.statistics import PassStatistics, statistics_bytes
@@ -31,7 +31,7 @@ _BLENDED_BYTES = 256 << 20  # of the passes over a slab that are blended side by
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of one size over a volume, which is padded with zeros on both sides where it is smaller."""
+    """Windows of one size over a volume, which is padded on both sides where it is smaller (see `pad`)."""
 
     shape: tuple[int, ...]  # of the volume
     size: tuple[int, ...]  # of a window; 1 along the axis that a 2-D network does not see
@@ -59,8 +59,16 @@ class Windows:
         return list(itertools.product(*starts))
 
 
-def plan_windows(shape: Sequence[int], roi: Sequence[int] | None, overlap: float) -> Windows:
-    """Windows of `roi` voxels over a volume; two sides mean slices for a 2-D network, None the whole volume at once."""
+def plan_windows(
+    shape: Sequence[int], roi: Sequence[int] | None, overlap: float, multiples: Sequence[int] = (1, 1, 1)
+) -> Windows:
+    """Windows of `roi` voxels over a volume; two sides mean slices for a 2-D network, None the whole volume at once.
+
+    Sides are rounded up to the multiples that the network takes.
+
+    >>> plan_windows((35, 51, 35), None, 0.25, (16, 16, 16)).size
+    (48, 64, 48)
+    """
     sides = tuple(shape) if roi is None else tuple(roi)
     if not (isinstance(overlap, float | int) and 0 <= overlap < 1):
         raise BadInput("overlap must be in [0, 1)", "overlap", overlap, "write overlap=0.25")
@@ -68,7 +76,28 @@ def plan_windows(shape: Sequence[int], roi: Sequence[int] | None, overlap: float
         remedy = "write roi=(128, 128, 16), or roi=(128, 128) for the slices of a 2-D network"
         raise BadInput("roi must have two or three sides of at least 1", "roi", roi, remedy)
     flat = roi is not None and len(sides) == 2
+    sides = tuple(math.ceil(side / of) * of for side, of in zip(sides, multiples, strict=False))
     return Windows(tuple(shape), (*sides, 1) if flat else sides, float(overlap), flat)
+
+
+@dataclass(frozen=True)
+class PlainMeasure:
+    """A measure of the plain pass alone: a baseline beside those of many passes."""
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    needs: tuple[str, ...] = ()
+    needs_plain: bool = True
+
+    def __call__(self, plain: Tensor | None) -> Tensor:
+        assert plain is not None
+        return self.function(plain)
+
+
+PLAIN_MEASURES = {
+    function.__name__: PlainMeasure(function.__name__, function)
+    for function in (plain_entropy, plain_max_probability, plain_margin)
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +105,8 @@ class VolumePrediction:
     """Label map and uncertainty maps of one volume, on the CPU."""
 
     labels: Tensor  # int64 [*shape], argmax of the mean over passes
+    confidence: Tensor  # float32 [*shape], the mean probability of that label
+    entropy: Tensor  # float32 [*shape], the predictive entropy
     maps: dict[str, Tensor]  # measure → float32 [*shape]
     pass_labels: PassLabels  # volumes and votes of the label map of every pass
 
@@ -85,7 +116,7 @@ def predict_volume(
     resolved: ResolvedPlacement,
     image: Tensor,
     windows: Windows,
-    measures: Sequence[Measure],
+    measures: Sequence[Measure | PlainMeasure],
     passes: int,
     batch_size: int = 4,
     memory: int | None = None,
@@ -102,7 +133,8 @@ def predict_volume(
     key = int(Call((image[None],)).keys()[0])
     running = choose_engine(session, [resolved], passes, engine)
     slabs = _slabs(windows, bytes_per_voxel(measures, session.classes), memory, session.device)
-    parts: dict[str, list[Tensor]] = {}
+    parts: dict[str, list[Tensor]] = {measure.name: [] for measure in measures}
+    means: list[Tensor] = []
     pass_labels: PassLabels | None = None
     for first, last in slabs:
         slab = _Slab.of(padded, windows, key, batch_size, first, last)
@@ -113,15 +145,25 @@ def predict_volume(
             statistics.update(p.movedim(1, -1), check=False)
             votes.update(p.argmax(1))
         for measure in measures:
-            parts.setdefault(measure.name, []).append(measure(statistics)[0].float().cpu())
-        parts.setdefault("prediction", []).append(statistics.mean[0].argmax(-1).cpu())
+            value = measure(statistics) if isinstance(measure, Measure) else measure(plain)
+            parts[measure.name].append(value[0].float().cpu())
+        means.append(statistics.mean[0].cpu())
         pass_labels = votes if pass_labels is None else pass_labels.beside(votes)
     assert pass_labels is not None
+    mean = torch.cat(means)
+    confidence, labels = mean.max(-1)
+    entropy = torch.special.entr(mean).sum(-1)
     maps = {name: torch.cat(slabs_of_map) for name, slabs_of_map in parts.items()}
-    return VolumePrediction(maps.pop("prediction"), maps, pass_labels)
+    return VolumePrediction(labels, confidence.float(), entropy.float(), maps, pass_labels)
 
 
-def bytes_per_voxel(measures: Sequence[Measure], classes: int) -> int:
+def plain_labels(session: Session, image: Tensor, windows: Windows, batch_size: int = 4) -> Tensor:
+    """The label map `[*shape]` of one plain pass over `image[channels, *shape]`, on the CPU."""
+    slab = _Slab.of(pad(image, windows).to(session.device), windows, 0, batch_size, 0, windows.shape[0])
+    return slab.plain(session)[0].argmax(0).cpu()
+
+
+def bytes_per_voxel(measures: Sequence[Measure | PlainMeasure], classes: int) -> int:
     """Memory of the statistics of one voxel, and of the probabilities of the pass that updates them."""
     needs = {"sum_p"}.union(*(measure.needs for measure in measures))
     return statistics_bytes(needs, classes) + 12 * classes
