@@ -20,6 +20,7 @@ from dropscope.injection.audits import audit
 from dropscope.model.inputs import Call
 from dropscope.volumes import prediction
 from dropscope.volumes.nifti import find_cases, read_case, voxel_volume
+from dropscope.volumes.options import MAPS
 from dropscope.volumes.prediction import plan_prediction, predict
 from dropscope.volumes.windows import Windows, plan_windows
 from support.errors import refused
@@ -27,7 +28,7 @@ from support.nifti_files import PLACEMENT, by_hand, maps_in, net, write
 
 nibabel = pytest.importorskip("nibabel", reason="NIfTI needs the extra 'medical'")
 
-FEW = {"passes": 6, "roi": (6, 6, 4), "progress": False}
+FEW = {"passes": 6, "roi": (6, 6, 4), "overlays": False, "progress": False}
 
 
 class Tiny(nn.Module):
@@ -47,12 +48,19 @@ class Tiny(nn.Module):
         return self.out(torch.cat([x, nn.functional.interpolate(deep, scale_factor=2)], 1))
 
 
+class Fixed(Tiny):
+    """A network of one size, far from that of any window."""
+
+    def forward(self, x):
+        return super().forward(x.reshape(len(x), 1, 100, 100, 100))
+
+
 @pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
 def test_maps_have_the_geometry_of_their_image(tmp_path, kind):
     source = write(tmp_path / "case.nii.gz", (9, 8, 7), kind=kind)
     table = predict(net(), PLACEMENT, [source], tmp_path / "out", **FEW)
     image = nibabel.load(source)
-    names = {"prediction.nii.gz", *(f"{name}.nii.gz" for name in measures.SEGMENTATION)}
+    names = {f"{name}.nii.gz" for name in ("prediction", "mean_probability", *MAPS)}
     assert {path.name for path in (tmp_path / "out" / "case").iterdir()} == {*names, "case.json"}
     for name in names:
         made = nibabel.load(tmp_path / "out" / "case" / name)
@@ -81,17 +89,26 @@ def test_what_is_written_is_what_was_measured(tmp_path):
     np.testing.assert_allclose(made["averaged_variance.nii.gz"], expected, atol=1e-6)
     record = json.loads((tmp_path / "out" / "case" / "case.json").read_text())["found"]
     inside = made["prediction.nii.gz"] > 0
-    assert record["averaged_variance_foreground_mean"] == pytest.approx(expected[inside].mean(), rel=1e-4)
-    assert record["millilitres_1"] == pytest.approx((made["prediction.nii.gz"] == 1).sum() * voxel_volume(case))
+    found = record["maps"]["averaged_variance"]["foreground_mean"]
+    assert found == pytest.approx(expected[inside].mean(), rel=1e-4)
+    assert record["millilitres"][0] == pytest.approx((made["prediction.nii.gz"] == 1).sum() * voxel_volume(case))
+    mean = passes.double().mean(0)[0]
+    np.testing.assert_allclose(made["mean_probability.nii.gz"], mean.amax(0), atol=1e-6)
+    entropy = torch.special.entr(mean).sum(0).numpy()
+    assert record["uncertainty"] == pytest.approx(entropy[inside].mean(), rel=1e-4)
+    assert record["uncertainties"][1] == pytest.approx(entropy[made["prediction.nii.gz"] == 2].mean(), rel=1e-4)
+    volumes = (passes.argmax(2) == 1).flatten(1).sum(1).double().numpy() * voxel_volume(case)
+    assert record["millilitres_low"][0] == pytest.approx(volumes.min())
+    assert record["millilitres_high"][0] == pytest.approx(volumes.max())
 
 
 def test_one_window_is_what_maps_gives(tmp_path):
     """A volume of one window, under the same key: `dropscope.maps` and `predict` are one thing."""
     source = write(tmp_path / "case.nii.gz", (6, 6, 4))
-    predict(net(), PLACEMENT, [source], tmp_path / "out", passes=6, progress=False)
+    predict(net(), PLACEMENT, [source], tmp_path / "out", **(FEW | {"roi": None}))
     image = read_case(find_cases([source])[0])
     key = int(Call((image[None],)).keys()[0])
-    found = ds.maps(net(), PLACEMENT, image[None], passes=6, measures=measures.SEGMENTATION, ids=[f"{key}:(0, 0, 0)"])
+    found = ds.maps(net(), PLACEMENT, image[None], passes=6, measures=MAPS[:2], ids=[f"{key}:(0, 0, 0)"])
     made = maps_in(tmp_path / "out" / "case")
     assert np.array_equal(made["prediction.nii.gz"], found["prediction"][0].numpy())
     np.testing.assert_allclose(made["averaged_variance.nii.gz"], found["averaged_variance"][0].numpy(), atol=1e-6)
@@ -102,8 +119,9 @@ def test_slices_for_a_network_of_two_dimensions(tmp_path):
     single = write(tmp_path / "slice.nii.gz", (9, 8))
     model = net(dims=2)
     predict(model, PLACEMENT, [source, single], tmp_path / "out", passes=4, roi=(6, 8), progress=False)
+    assert (tmp_path / "out" / "slice" / "overlay.png").exists()
     assert nibabel.load(tmp_path / "out" / "case" / "prediction.nii.gz").shape == (9, 8, 5)
-    assert nibabel.load(tmp_path / "out" / "slice" / "averaged_entropy.nii.gz").shape == (9, 8)
+    assert nibabel.load(tmp_path / "out" / "slice" / "predictive_entropy.nii.gz").shape == (9, 8)
     (case,) = find_cases([source])
     passes = by_hand(model, read_case(case), plan_windows(case.shape, (6, 8), 0.25), 4)
     made = maps_in(tmp_path / "out" / "case")
@@ -128,7 +146,7 @@ def test_a_rerun_does_only_what_is_missing(tmp_path, monkeypatch):
     before = maps_in(tmp_path / "out" / "b")
     assert len(ran) == 3
     (tmp_path / "out" / "b" / "case.json").unlink()
-    (tmp_path / "out" / "b" / "kullback_leibler.nii.gz").unlink()
+    (tmp_path / "out" / "b" / "averaged_variance.nii.gz").unlink()
     again = predict(net(), PLACEMENT, sources, tmp_path / "out", batch_size=1, **FEW)
     assert len(ran) == 4
     pd.testing.assert_frame_equal(first, again)
@@ -277,12 +295,8 @@ def test_predict_and_its_plan_take_the_same_arguments():
 def test_a_window_the_network_cannot_take_and_a_network_that_is_no_segmentation(tmp_path):
     source = write(tmp_path / "odd.nii.gz", (9, 8, 7))
     with refused("roi") as caught:
-        predict(Tiny().eval(), "inner=0.5", [source], tmp_path / "out", passes=3, progress=False)
+        predict(Fixed().eval(), "inner=0.5", [source], tmp_path / "out", passes=3, progress=False)
     assert "odd.nii.gz" in str(caught.value)
-    assert (
-        len(predict(Tiny().eval(), "inner=0.5", [source], tmp_path / "out", passes=3, roi=(4, 4, 4), progress=False))
-        == 1
-    )
     strided = nn.Sequential(nn.Conv3d(1, 4, 3, stride=2), nn.ReLU(), nn.Conv3d(4, 2, 1))
     with refused("model"):
         predict(strided, "0=0.5", [source], tmp_path / "other", passes=3, progress=False)
@@ -321,18 +335,18 @@ def test_the_command(tmp_path):
     common += ["--roi", "6x6x4", "--passes", "4", "--measures", "averaged_variance, predictive_entropy"]
     plan = run(*common, "--dry-run", "--json")
     assert plan.exit_code == 0, plan.output
-    assert json.loads(plan.stdout)["files"] == [
-        "prediction.nii.gz", "averaged_variance.nii.gz", "predictive_entropy.nii.gz"
-    ]  # fmt: skip
+    files = {"prediction.nii.gz", "mean_probability.nii.gz", "averaged_variance.nii.gz", "predictive_entropy.nii.gz"}
+    assert set(json.loads(plan.stdout)["files"]) == {*files, "overlay.png"}
     assert not (tmp_path / "out").exists()
     assert "4 passes" in run(*common, "--dry-run").stdout
     done = run(*common, "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["cases"][0]["case"] == "a"
-    assert set(maps_in(tmp_path / "out" / "a")) == {
-        "prediction.nii.gz", "averaged_variance.nii.gz", "predictive_entropy.nii.gz"
-    }  # fmt: skip
-    assert "1 cases in" in run(*common).stdout
+    assert set(maps_in(tmp_path / "out" / "a")) == files
+    lines = run(*common).stdout.splitlines()
+    assert [line for line in lines if " a  " in line and "nats" in line]
+    assert max(map(len, (line for line in lines if str(tmp_path) not in line))) <= 80
+    assert f"  {tmp_path / 'out' / 'a' / 'overlay.png'}" in lines
 
 
 def test_the_command_names_what_is_wrong(tmp_path):
@@ -359,6 +373,6 @@ def test_real_hippocampus_volumes(tmp_path):
     assert len(table) == 2
     for source in sources:
         image = nibabel.load(source)
-        made = nibabel.load(tmp_path / "out" / source.name.removesuffix(".nii.gz") / "averaged_entropy.nii.gz")
+        made = nibabel.load(tmp_path / "out" / source.name.removesuffix(".nii.gz") / "predictive_entropy.nii.gz")
         assert made.shape == image.shape
         np.testing.assert_array_equal(made.affine, image.affine)

@@ -10,8 +10,11 @@ import typer
 from dropscope.cli.app import app
 from dropscope.cli.console import print_json, records, stdout
 from dropscope.cli.model import load_model
-from dropscope.cli.options import AsJson, Device, DryRun, Measures, Memory, ModelName, Outputs, Passes, Seed, words
+from dropscope.cli.options import AsJson, Device, DryRun, Memory, ModelName, Outputs, Passes, Seed, words
 from dropscope.errors import BadInput
+
+_LISTED, _FIRST = 30, 3  # cases in the list, and those to look at first
+_NAME = 26  # columns of a case's name
 
 
 @app.command("predict")
@@ -31,10 +34,27 @@ def run_predict(
     ] = None,
     overlap: Annotated[float, typer.Option(help="Share of a window that the next one covers again.")] = 0.25,
     passes: Passes = 50,
-    measures: Measures = None,
+    measures: Annotated[
+        str | None,
+        typer.Option(help="Maps, comma-separated. Default: predictive_entropy,averaged_variance,plain_entropy."),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(help="Label maps, for Dice: a folder of CASE.nii.gz, or a pattern such as 'seg/{case}.nii.gz'."),
+    ] = None,
+    class_names: Annotated[
+        str | None, typer.Option(help="Names of the classes, such as background,anterior,posterior.")
+    ] = None,
+    transforms: Annotated[
+        str | None,
+        typer.Option(help="Preprocessing of your own, file.py:callable: a function of the array, or MONAI transforms."),
+    ] = None,
     scale: Annotated[
-        str, typer.Option(help="percentiles: the 5th of each channel becomes 0 and the 95th 1. Or none.")
-    ] = "percentiles",
+        str | None,
+        typer.Option(
+            help="percentiles: the 5th of each channel becomes 0, the 95th 1 (default without --transforms). Or none."
+        ),
+    ] = None,
     outputs: Outputs = "logits",
     masks: Annotated[
         str, typer.Option(help="per_example: a draw for each window; per_pass: one for all windows of a pass.")
@@ -43,18 +63,23 @@ def run_predict(
     seed: Seed = 0,
     device: Device = None,
     memory: Memory = "auto",
+    overlays: Annotated[bool, typer.Option(help="Draw a picture of every case, and one of all.")] = True,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Predict finished cases again.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Label map and uncertainty maps of volumes, as NIfTI with the geometry of the image."""
+    """Label maps, uncertainty maps and pictures of NIfTI volumes, and a table of what to look at first."""
     from dropscope import volumes
-    from dropscope.measures import SEGMENTATION
+    from dropscope.loading import as_class_names, load_transforms
 
     options: dict[str, Any] = {
-        "passes": passes, "measures": SEGMENTATION if measures is None else words(measures),
-        "roi": _sides(roi), "overlap": overlap, "seed": seed, "masks": masks, "outputs": outputs, "scale": scale,
-        "batch_size": batch_size, "device": device, "memory": memory,
+        "passes": passes, "roi": _sides(roi), "overlap": overlap, "seed": seed, "masks": masks, "outputs": outputs,
+        "scale": scale, "batch_size": batch_size, "device": device, "memory": memory, "labels": labels,
+        "class_names": as_class_names(class_names), "overlays": overlays,
+        "overwrite": overwrite, "transforms": None if transforms is None else load_transforms(transforms),
     }  # fmt: skip
+    if measures is not None:
+        options["measures"] = words(measures)
     loaded = load_model(model)
     if dry_run:
         plan = volumes.plan_prediction(loaded.module, placement, images, out, **options)
@@ -65,17 +90,32 @@ def run_predict(
             stdout().print(str(plan), soft_wrap=True)
         return
     table = volumes.predict(loaded.module, placement, images, out, **options)
+    rows = records(table)
     if as_json:
-        print_json({"folder": out, "cases": records(table)})
+        print_json({"folder": out, "cases": rows, "remarks": list(table.attrs["remarks"])})
         return
-    for row in records(table):
-        numbers = ", ".join(
-            f"{name} {value:.4g}"
-            for name, value in row.items()
-            if isinstance(value, float) and name.startswith(("millilitres", "volume_variation", "pairwise_dice"))
+    for line in _review(rows, out):
+        stdout().print(line, soft_wrap=True)
+
+
+def _review(rows: list[dict[str, Any]], out: str) -> list[str]:
+    """A short line per case, most uncertain first, and what to look at."""
+    width = min(_NAME, max(len(row["case"]) for row in rows))
+    lines = [f"{len(rows)} case{'s'[: len(rows) > 1]} by mean uncertainty of the foreground, most uncertain first"]
+    for row in rows[:_LISTED]:
+        name = row["case"] if len(row["case"]) <= width else f"{row['case'][: width - 9]}…{row['case'][-8:]}"
+        level = "nothing found" if row["uncertainty"] is None else f"{row['uncertainty']:.3f} nats"
+        line = (
+            f"{row['rank']:>4}  {name:<{width}}  {level}  {row['ml']:.3g} ml ({row['ml_low']:.3g}–{row['ml_high']:.3g})"
         )
-        stdout().print(f"{row['case']}: {numbers}", soft_wrap=True)
-    stdout().print(f"{len(table)} cases in {out}; the table is {out}/cases.csv", soft_wrap=True)
+        lines.append(line if row.get("dice") is None else f"{line}  Dice {row['dice']:.2f}")
+    if len(rows) > _LISTED:
+        lines.append(f"      … {len(rows) - _LISTED} more in {out}/cases.csv")
+    if "overlay" in rows[0]:
+        lines.append("look at these first:")
+        lines += [f"  {out}/{row['overlay']}" for row in rows[:_FIRST]]
+        lines.append(f"all at a glance: {out}/overview.png")
+    return [*lines, f"table: {out}/cases.csv"]
 
 
 def _sides(text: str | None) -> tuple[int, ...] | None:

@@ -1,6 +1,7 @@
 """Models and data by name: code, Hugging Face checkpoints, tables and image folders."""
 
 from dropscope.loading.classes import as_class_names, class_names_of_model, settle_class_names
+from dropscope.loading.code import load_transforms
 from dropscope.loading.huggingface import (
     Checkpoint,
     CheckpointNotFound,
@@ -32,6 +33,7 @@ __all__ = [
     "load_classifier",
     "load_data",
     "load_model",
+    "load_transforms",
     "quiet",
     "read_checkpoint",
     "read_json_lines",

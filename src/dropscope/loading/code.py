@@ -69,7 +69,7 @@ def load_transforms(name: str) -> Callable[[Any], Any]:
         if callable(value) and _takes(value, 0):
             value = _run(value, parsed)
     if not callable(value) or not _takes(value, 1):
-        remedy = "name a function from a PIL image to a tensor, or one that returns such a function"
+        remedy = "name a function of one image, or one without arguments that returns such a function"
         what = f"transforms={name!r} must name a function of one image"
         raise BadInput(what, "transforms", Phrase(type(value).__name__), remedy)
     return value

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import Normalize
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
 
 from dropscope.atomic import atomic_write
 from dropscope.volumes.nifti import upright
@@ -191,13 +193,11 @@ def _draw_slice(axes: Any, part: _Slice, gray: Normalize, most: float, *, heat: 
         places = ((0.02, 0.5, "left", "center"), (0.98, 0.5, "right", "center"))
         places += ((0.5, 0.02, "center", "bottom"), (0.5, 0.98, "center", "top"))
         for letter, (x_at, y_at, ha, va) in zip(part.sides, places, strict=True):
-            axes.text(x_at, y_at, letter, transform=axes.transAxes, ha=ha, va=va, color=_FAINT, fontsize=7)
+            shown = axes.text(x_at, y_at, letter, transform=axes.transAxes, ha=ha, va=va, color=_TEXT, fontsize=7)
+            shown.set_path_effects([withStroke(linewidth=1.6, foreground=_GROUND)])
 
 
 def _color_bar(figure: Figure, axes: Sequence[Any], most: float, measure: str) -> None:
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import ListedColormap
-
     shown = ListedColormap(_HEAT(np.linspace(0.25, 1, 256)))
     bar = figure.colorbar(ScalarMappable(Normalize(0, most), shown), ax=list(axes), fraction=0.05, pad=0.02, aspect=22)
     bar.set_label(measure, color=_TEXT, fontsize=8)

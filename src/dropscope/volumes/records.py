@@ -97,7 +97,8 @@ def _is_complete(found: object, files: object, structures: int) -> bool:
     lists = [found.get(name) for name in _NUMBERS]
     whole = all(isinstance(values, list) and len(values) == structures for values in lists)
     whole = whole and all(_is_number(value) for values in lists for value in values)
-    maps = found.get("maps")
+    foreground, maps = found.get("foreground"), found.get("maps")
+    whole = whole and isinstance(foreground, list) and len(foreground) == 3 and all(map(_is_number, foreground))
     named = isinstance(found.get("case"), str) and isinstance(found.get("image"), str)
     whole = whole and named and _is_number(found.get("uncertainty", "")) and isinstance(maps, dict)
     return whole and all(isinstance(row, dict) and all(map(_is_number, row.values())) for row in (maps or {}).values())

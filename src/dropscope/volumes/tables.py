@@ -31,12 +31,14 @@ def summarise(case: VolumeCase, prediction: VolumePrediction, classes: int) -> d
     agreement, structures = prediction.pass_labels, range(1, classes)
     volumes = agreement.volumes[:, 0].double() * per_voxel
     low, high = torch.quantile(volumes, torch.tensor(_MIDDLE, dtype=torch.float64), 0, interpolation="nearest")
+    total = torch.quantile(volumes[:, 1:].sum(1), torch.tensor(_MIDDLE, dtype=torch.float64), interpolation="nearest")
     pairs = agreement.pairwise_dice[0].tolist() if agreement.passes > 1 else [None] * classes
     inside = [prediction.entropy[prediction.labels == c].double().mean().item() for c in structures]
     return {
         "case": case.name,
         "image": case.place,
         "uncertainty": _number(foreground_mean(prediction.entropy[None], labels)),
+        "foreground": [int((labels > 0).sum()) * per_voxel, *total.tolist()],
         "uncertainties": [_number(value) for value in inside],
         "millilitres": [int((labels == c).sum()) * per_voxel for c in structures],
         "millilitres_low": low[1:].tolist(),
@@ -77,6 +79,7 @@ def case_table(
         row: dict[str, Any] = {"case": each["case"], "uncertainty": each["uncertainty"]}
         if scores:
             row |= _dice_columns(scores.get(each["case"], [None] * len(names)), names)
+        row["ml"], row["ml_low"], row["ml_high"] = each["foreground"]
         for i, name in enumerate(names):
             row[f"ml_{name}"] = each["millilitres"][i]
             row[f"ml_{name}_low"], row[f"ml_{name}_high"] = each["millilitres_low"][i], each["millilitres_high"][i]
