@@ -192,22 +192,53 @@ def test_dense_outputs_have_a_row_per_volume_and_a_map_per_voxel() -> None:
     model, x = zoo.unet3d(), zoo.volumes()
     labels = torch.randint(0, 2, (3, 8, 8, 8), generator=torch.Generator().manual_seed(0))
     table = both(model, "down1=.3,join=.2", (x, labels))
-    assert list(table.columns) == ["id", "correct", *DEFAULT]
+    assert list(table.columns) == ["id", "dice", "dice_1", *(c for name in DEFAULT for c in (name, f"{name}_1"))]
     fast, slow = (ds.maps(model, "down1=.3,join=.2", x, passes=6, engine=e) for e in ("shared", "loop"))
-    assert fast["prediction"].shape == (3, 8, 8, 8)
+    predicted = fast["prediction"]
+    assert predicted.shape == (3, 8, 8, 8)
     for name in DEFAULT:
         torch.testing.assert_close(fast[name], slow[name], atol=1e-5, rtol=1e-3)
-        np.testing.assert_allclose(table[name], fast[name].flatten(1).mean(1), atol=1e-5)
-    share = (fast["prediction"] == labels).flatten(1).double().mean(1)
-    np.testing.assert_allclose(table.correct, share)
+        inside = [fast[name][i][predicted[i] == 1].mean().item() for i in range(3)]
+        np.testing.assert_allclose(table[name], inside, atol=1e-5)
+    np.testing.assert_allclose(table.dice, ds.scores.dice(predicted, labels, 2)[:, 1])
+
+
+def test_dice_and_uncertainty_of_each_structure() -> None:
+    """A network of three classes: the background, which fills the image, has no say."""
+
+    class Painted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.unsure = nn.Conv2d(1, 16, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            one_hot = nn.functional.one_hot(x[:, 0].long(), 3).movedim(-1, 1).float()
+            return 6 * one_hot + self.unsure(x).relu()[:, :3] * (x == 2)
+
+    x = torch.zeros(2, 1, 8, 8)
+    x[:, 0, 2:4, 2:4], x[0, 0, 5:7, 5:7] = 1, 2
+    labels = x[:, 0].long()
+    labels[0, 2, 2:4] = 0
+    table = ds.uncertainty(zoo.seeded(Painted), "unsure=0.5", (x, labels), passes=20, measures=["bald"])
+    assert list(table.columns) == ["id", "dice", "dice_1", "dice_2", "bald", "bald_1", "bald_2"]
+    np.testing.assert_allclose(table.dice_1, [2 * 2 / (4 + 2), 1])
+    assert table.dice_2[0] == 1
+    assert np.isnan(table.dice_2[1])
+    np.testing.assert_allclose(table.dice, [(2 / 3 + 1) / 2, 1])
+    assert table.bald_2[0] > table.bald[0] > table.bald_1[0]
+    assert np.isnan(table.bald_2[1])
+    named = ds.uncertainty(
+        zoo.seeded(Painted), "unsure=0.5", (x, labels), passes=2, measures="bald", class_names="ground,left,right"
+    )
+    assert list(named.columns) == ["id", "dice", "dice_left", "dice_right", "bald", "bald_left", "bald_right"]
 
 
 def test_voxels_without_a_label_do_not_count() -> None:
-    labels = torch.zeros(3, 8, 8, 8).long()
+    labels = torch.randint(0, 2, (3, 8, 8, 8), generator=torch.Generator().manual_seed(0))
     labels[:, 4:] = 255
     table = ds.uncertainty(zoo.unet3d(), "down1=.3", (zoo.volumes(), labels), passes=2, ignore_label=255)
     found = ds.maps(zoo.unet3d(), "down1=.3", zoo.volumes(), passes=2)["prediction"]
-    np.testing.assert_allclose(table.correct, (found[:, :4] == 0).flatten(1).double().mean(1))
+    np.testing.assert_allclose(table.dice, ds.scores.dice(found[:, :4], labels[:, :4], 2)[:, 1])
 
 
 # --- measures and labels ----------------------------------------------------------------------------------------------

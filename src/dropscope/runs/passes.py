@@ -19,6 +19,7 @@ from dropscope.measures import Measure
 from dropscope.parameters import shares
 from dropscope.placement import Placement
 from dropscope.progress import track
+from dropscope.runs.dense import dense_table
 from dropscope.runs.samples import joined, measured_on_passes
 
 LABELS = ("mean", "plain")
@@ -98,8 +99,10 @@ def uncertainty(
 
     Returns:
         A table in the order of the data: `id`, `group`, `label`, `prediction`, `predicted_class` (its name), `correct`
-        (those that are known), `probability` of the prediction, and a column per measure. For dense outputs `correct`
-        and the measures are means over the example.
+        (those that are known), `probability` of the prediction, and a column per measure. Dense outputs have, in place
+        of these predictions, `dice` and `dice_1`, `dice_2`, … (or names) of all classes but the background, the first;
+        and each measure as its mean over the predicted foreground (`bald`) and each structure (`bald_1`, …). With
+        outputs="multilabel_logits", means over the labels.
 
     Raises:
         BadInput: For anything that cannot be used, before any work.
@@ -207,18 +210,12 @@ def _in_order(values: Tensor, session: Session, dim: int) -> Tensor:
 
 def _table(session: Session, block: StatisticsBlock, mean: Tensor, values: dict[str, Tensor]) -> pd.DataFrame:
     batch, prediction = block.batch, mean.argmax(-1)
+    if session.dense:
+        return dense_table(session, block, prediction, values)
     table: dict[str, Any] = {"id": batch.ids}
     if batch.groups is not None:
         table["group"] = batch.groups
     right = None if batch.labels is None else (prediction == batch.labels)
-    if session.dense:
-        if right is not None and batch.labels is not None:
-            ignored = session.ignore_label
-            counted = torch.ones_like(right) if ignored is None else batch.labels.ne(ignored)
-            shares = (right & counted).flatten(1).sum(1).double() / counted.flatten(1).sum(1)
-            table["correct"] = shares.numpy()  # of the voxels, pixels or labels that have a label
-        means = {name: value.flatten(1).double().mean(1).cpu().numpy() for name, value in values.items()}
-        return pd.DataFrame(table | means)
     if batch.labels is not None:
         table["label"] = batch.labels.numpy()
     table["prediction"] = prediction.numpy()

@@ -6,9 +6,12 @@ The one reader and writer of the package, and the one place that says what is wr
 
 from __future__ import annotations
 
+import logging
+import math
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +23,15 @@ from torch import Tensor
 from dropscope.atomic import atomic_write
 from dropscope.checks import check_choice
 from dropscope.errors import BadInput, MissingExtra, Phrase, first_line
+from dropscope.progress import format_count
 
 ENDINGS = (".nii.gz", ".nii")
 SCALES = ("percentiles", "none")
 _PERCENTILES = (5.0, 95.0)
 _CHANNEL = re.compile(r"(.+)_(\d{4})")  # case_0000.nii.gz, case_0001.nii.gz: the channels of one case
 _AFFINE_TOLERANCE = 1e-3
+_LEAST_VOXEL = 1e-9  # mm³
+_GZIP_RATIO = 1100  # gzip cannot make anything smaller than by a factor of 1032
 _UNREADABLE = (OSError, EOFError, ValueError, MemoryError, zlib.error)  # what nibabel raises on a damaged file
 
 
@@ -138,7 +144,22 @@ def read_header(path: Path) -> Header:
         remedy = "convert it to integers or floats"
         raise BadInput(f"voxels of {path} must be real numbers", str(path), Phrase(f"voxels of type {dtype}"), remedy)
     shape = tuple(int(side) for side in image.shape)
+    if min(shape) < 1:
+        raise BadInput(f"sides of {path} must be at least 1", str(path), shape, "save or export the volume again")
+    _check_length(path, math.prod(shape) * dtype.itemsize)
+    if not np.isfinite(image.affine).all() or abs(np.linalg.det(image.affine[:3, :3])) < _LEAST_VOXEL:
+        what, remedy = f"affine of {path} must place every voxel", "export the volume again"
+        raise BadInput(what, str(path), Phrase("one with NaN, or flat"), remedy)
     return Header(path, shape, image.affine, tuple(float(step) for step in image.header.get_zooms()))
+
+
+def _check_length(path: Path, expected: int) -> None:
+    """Refuses a header that promises more than the file can hold, before memory is taken for it."""
+    length = path.stat().st_size
+    most = length * _GZIP_RATIO if path.name.endswith(".gz") else length
+    if expected > most:
+        received = Phrase(f"a file of {format_count(length)}B for {format_count(expected)}B of voxels")
+        raise BadInput(f"{path} must hold the voxels that its header names", str(path), received, "copy it again")
 
 
 def check_aligned(header: Header, reference: Header, dims: int) -> None:
@@ -261,18 +282,28 @@ def _read_case_headers(name: str, files: Sequence[Path]) -> VolumeCase:
 
 def _open_image(path: Path) -> Any:
     nibabel = _import_nibabel()
-    if not path.exists():
+    if not path.is_file():
         raise BadInput("images must be files that exist", "images", str(path), "check the path")
     what, remedy = f"{path} must be a NIfTI file (.nii or .nii.gz)", "convert it to NIfTI, or take it out"
     if not _ending(path):
         raise BadInput(what, str(path), path.name, remedy)
     try:
-        image = nibabel.load(path)
-    except (nibabel.filebasedimages.ImageFileError, *_UNREADABLE) as error:
+        with _unlogged(nibabel.imageglobals.logger):  # what it says of a header is in its error, too
+            image = nibabel.load(path)
+    except (nibabel.filebasedimages.ImageFileError, nibabel.spatialimages.HeaderDataError, *_UNREADABLE) as error:
         raise BadInput(what, str(path), Phrase(first_line(error)), remedy) from error
     if not isinstance(image, nibabel.Nifti1Image):
         raise BadInput(what, str(path), Phrase(f"a file that nibabel reads as {type(image).__name__}"), remedy)
     return image
+
+
+@contextmanager
+def _unlogged(logger: logging.Logger) -> Iterator[None]:
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _ending(path: Path) -> str:

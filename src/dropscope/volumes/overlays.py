@@ -100,14 +100,17 @@ def draw_overview(path: Path, pictures: Sequence[Picture], cases: int) -> Path:
     figure = _figure(1.75 * columns + 1.2, 2.0 * rows + 0.8)
     grid = figure.add_gridspec(rows, columns)
     every = []
-    for number, picture in enumerate(pictures):
-        part = max(_slices(picture), key=_shown_area)
+    cut = [{part.plane: part for part in _slices(picture)} for picture in pictures]
+    common = set.intersection(*(set(parts) for parts in cut))
+    plane = max(sorted(common), key=lambda name: sum(_shown_area(parts[name]) for parts in cut), default=None)
+    for number, (picture, parts) in enumerate(zip(pictures, cut, strict=True)):
+        part = next(iter(parts.values())) if plane is None else parts[plane]
         axes = figure.add_subplot(grid[number // columns, number % columns])
         low, high = np.percentile(picture.image, (0.5, 99.5))
         _draw_slice(axes, part, Normalize(low, max(high, low + 1e-6)), picture.most, heat=True, letters=False)
         axes.set_title(picture.title, color=_TEXT, fontsize=6.5, pad=3)
         every.append(axes)
-    _color_bar(figure, every, max(picture.most for picture in pictures), pictures[0].measure)
+    _color_bar(figure, every, max(picture.most for picture in pictures), pictures[0].measure, aspect=22 * rows)
     shown = f"all {cases} cases" if len(pictures) == cases else f"the {len(pictures)} most uncertain of {cases} cases"
     figure.suptitle(f"{shown}, most uncertain first", color=_TEXT, fontsize=10, x=0.01, ha="left")
     return _save(path, figure, "")
@@ -197,9 +200,10 @@ def _draw_slice(axes: Any, part: _Slice, gray: Normalize, most: float, *, heat: 
             shown.set_path_effects([withStroke(linewidth=1.6, foreground=_GROUND)])
 
 
-def _color_bar(figure: Figure, axes: Sequence[Any], most: float, measure: str) -> None:
+def _color_bar(figure: Figure, axes: Sequence[Any], most: float, measure: str, aspect: int = 22) -> None:
     shown = ListedColormap(_HEAT(np.linspace(0.25, 1, 256)))
-    bar = figure.colorbar(ScalarMappable(Normalize(0, most), shown), ax=list(axes), fraction=0.05, pad=0.02, aspect=22)
+    scale = ScalarMappable(Normalize(0, most), shown)
+    bar = figure.colorbar(scale, ax=list(axes), fraction=0.05, pad=0.02, aspect=aspect)
     bar.set_label(measure, color=_TEXT, fontsize=8)
     bar.ax.tick_params(colors=_TEXT, labelsize=7)
     bar.outline.set_visible(False)  # type: ignore[operator]
