@@ -1,5 +1,8 @@
 """NIfTI files: cases, channels, scaling, and files that do not fit."""
 
+import gzip
+import struct
+
 import numpy as np
 import pytest
 import torch
@@ -97,3 +100,53 @@ def test_channels_must_lie_in_one_place(tmp_path):
     with refused("images") as caught:
         find_cases([tmp_path / "nowhere.nii.gz"])
     assert "nowhere.nii.gz" in caught.value.received
+
+
+def header_edited(path, at, form, *values):
+    """A good file whose header says something else, at an offset of the NIfTI-1 header."""
+    there = bytearray(gzip.decompress(write(path).read_bytes()))
+    struct.pack_into(form, there, at, *values)
+    path.write_bytes(gzip.compress(bytes(there)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "values"),
+    [
+        (40, "<8h", (3, 30000, 30000, 30000, 1, 1, 1, 1)),
+        (40, "<8h", (3, 1000, 1000, 1000, 1, 1, 1, 1)),
+        (40, "<8h", (3, -5, 8, 7, 1, 1, 1, 1)),
+        (40, "<8h", (3, 0, 8, 7, 1, 1, 1, 1)),
+        (40, "<8h", (0, 9, 8, 7, 1, 1, 1, 1)),
+        (40, "<8h", (9, 9, 8, 7, 1, 1, 1, 1)),
+        (70, "<h", (9999,)),
+        (280, "<4f", (float("nan"), 0, 0, 0)),
+        (280, "<12f", (0,) * 12),
+    ],
+    ids=["108 TB", "4 GB", "negative", "zero", "no axes", "nine axes", "unknown type", "NaN affine", "flat affine"],
+)
+def test_a_header_that_cannot_be_is_one_clear_error(tmp_path, capfd, at, form, values):
+    path = header_edited(tmp_path / "a.nii.gz", at, form, *values)
+    with refused(str(path)):
+        find_cases([path])
+    assert capfd.readouterr() == ("", "")
+
+
+def test_files_cut_short_and_of_another_kind(tmp_path):
+    whole = write(tmp_path / "whole.nii.gz")
+    plain = gzip.decompress(whole.read_bytes())
+    contents = {
+        "empty.nii.gz": b"", "cut.nii.gz": whole.read_bytes()[:100], "cut.nii": plain[:600],
+        "packed.nii": whole.read_bytes(), "plain.nii.gz": plain, "scan.mha": plain, "scan": plain,
+    }  # fmt: skip
+    for name, content in contents.items():
+        path = tmp_path / name
+        path.write_bytes(content)
+        with refused(str(path)):
+            find_cases([path])
+
+
+def test_a_series_of_one_time_point_is_a_volume(tmp_path):
+    (case,) = find_cases([write(tmp_path / "a.nii.gz", (9, 8, 7, 1))])
+    assert (case.shape, case.channels) == ((9, 8, 7), 1)
+    assert read_case(case).shape == (1, 9, 8, 7)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dropscope.volumes.labels import read_label
+from dropscope.volumes.labels import read_label, structure_text
 from dropscope.volumes.nifti import VolumeCase, read_header, read_voxels
 from dropscope.volumes.options import LABELS
 from dropscope.volumes.overlays import TILES, Picture, draw_case, draw_overview, drawn_mark
@@ -45,7 +45,7 @@ def draw_overlay(
     lines = []
     for i, name in enumerate(names):
         low, high = found["millilitres_low"][i], found["millilitres_high"][i]
-        line = f"{name}  {found['millilitres'][i]:.3g} ml ({low:.3g}–{high:.3g})"
+        line = f"{structure_text(name)}  {found['millilitres'][i]:.3g} ml ({low:.3g}–{high:.3g})"
         lines.append(line if dice is None or dice[i] is None else f"{line}   Dice {dice[i]:.2f}")
     level = "nothing but background" if found["uncertainty"] is None else f"{found['uncertainty']:.3f} nats"
     title = f"{case.name}   uncertainty {level}"

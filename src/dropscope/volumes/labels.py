@@ -72,6 +72,11 @@ def read_label(path: Path, case: VolumeCase, classes: int) -> Tensor:
     return torch.from_numpy(values.reshape(case.shape)).long()
 
 
+def structure_text(name: str) -> str:
+    """A structure in a sentence: its name, or its class where it has none."""
+    return f"class {name}" if name.isdigit() else name
+
+
 def structure_names(class_names: Sequence[str] | None, classes: int) -> tuple[str, ...]:
     """Names of the classes but the background, from names of all of them or of these; numbers without names.
 

@@ -49,7 +49,7 @@ class Picture:
 
 
 @dataclass(frozen=True, eq=False)
-class _Slice:
+class Slice:
     """One plane of a case, its rows from bottom to top."""
 
     plane: str
@@ -68,7 +68,7 @@ _PLANES = (
 
 def draw_case(path: Path, picture: Picture, mark: str = "") -> Path:
     """Three planes of a case: the image with contours above, with uncertainty in colour below. `mark` is kept in it."""
-    slices = _slices(picture)
+    slices = cut_slices(picture)
     widths = [part.layers["image"].shape[1] * part.spacing[0] for part in slices]
     heights = [part.layers["image"].shape[0] * part.spacing[1] for part in slices]
     tall = max(heights)
@@ -100,7 +100,7 @@ def draw_overview(path: Path, pictures: Sequence[Picture], cases: int) -> Path:
     figure = _figure(1.75 * columns + 1.2, 2.0 * rows + 0.8)
     grid = figure.add_gridspec(rows, columns)
     every = []
-    cut = [{part.plane: part for part in _slices(picture)} for picture in pictures]
+    cut = [{part.plane: part for part in cut_slices(picture)} for picture in pictures]
     common = set.intersection(*(set(parts) for parts in cut))
     plane = max(sorted(common), key=lambda name: sum(_shown_area(parts[name]) for parts in cut), default=None)
     for number, (picture, parts) in enumerate(zip(pictures, cut, strict=True)):
@@ -127,7 +127,7 @@ def drawn_mark(path: Path) -> str | None:
         return None
 
 
-def _slices(picture: Picture) -> list[_Slice]:
+def cut_slices(picture: Picture) -> list[Slice]:
     """The planes of a volume, each through most uncertainty, cut to the structures; one for a single slice."""
     layers = {"image": picture.image, "prediction": picture.prediction, "uncertainty": picture.uncertainty}
     if picture.label is not None:
@@ -149,7 +149,7 @@ def _slices(picture: Picture) -> list[_Slice]:
         parts = {name: np.take(values, number, across)[box[x], box[y]] for name, values in volumes.items()}
         # Columns run to the patient's left, and in sagittal planes to the back: the radiological convention.
         shown = {name: part[::-1].T for name, part in parts.items()}
-        found.append(_Slice(plane, number, shown, (spacing[x], spacing[y]), sides))
+        found.append(Slice(plane, number, shown, (spacing[x], spacing[y]), sides))
     return found
 
 
@@ -166,11 +166,11 @@ def _box(inside: np.ndarray, spacing: Sequence[float]) -> list[slice]:
     return box
 
 
-def _shown_area(part: _Slice) -> float:
+def _shown_area(part: Slice) -> float:
     return float((part.layers["prediction"] > 0).sum()) * part.spacing[0] * part.spacing[1]
 
 
-def _draw_slice(axes: Any, part: _Slice, gray: Normalize, most: float, *, heat: bool, letters: bool) -> None:
+def _draw_slice(axes: Any, part: Slice, gray: Normalize, most: float, *, heat: bool, letters: bool) -> None:
     layers = part.layers
     rows, columns = layers["image"].shape
     aspect = part.spacing[1] / part.spacing[0]

@@ -226,7 +226,7 @@ def _open_prediction(
     measures = streamed_measures(options.measures)
     cases = tuple(find_cases([images] if isinstance(images, str | Path) else images))
     labels = find_labels(beside.labels, cases)
-    check_folder(out, [case.name for case in cases])
+    check_folder(out, [case.name for case in cases], _files(measures))
     asked = {case.name: _plan_case_windows(case, options, model) for case in cases}
     read = functools.lru_cache(maxsize=1)(
         lambda case: read_transformed(case, str(options.scale), beside.transforms),

@@ -84,11 +84,15 @@ def remove_case(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def check_folder(out: Path, names: Sequence[str]) -> None:
-    """Refuses a folder that cannot be written to, because a file lies in its way."""
-    for path in (out, *out.parents, *(out / name for name in names)):
+def check_folder(out: Path, names: Sequence[str], files: Sequence[str]) -> None:
+    """Refuses a folder that cannot be written to: a file lies where a folder must be, or the other way round."""
+    folders = [out / name for name in names]
+    for path in (out, *out.parents, *folders):
         if path.exists() and not path.is_dir():
             raise BadInput("out must be a folder, or not there yet", "out", Phrase(f"a file at {path}"), _REMEDY)
+    for path in (folder / name for folder in folders for name in (NAME, *files)):
+        if path.is_dir():
+            raise BadInput("out must be a folder of predictions", "out", Phrase(f"a folder at {path}"), _REMEDY)
 
 
 def _is_complete(found: object, files: object, structures: int) -> bool:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dropscope.engine import Session, open_session, precise
 from dropscope.errors import BadInput, DropscopeError, Phrase, first_line
 from dropscope.model import Outputs, device_of, evaluating, probabilities, random_state_kept, state_kept, unwrap
+from dropscope.volumes.labels import structure_text
 from dropscope.volumes.nifti import VolumeCase
 from dropscope.volumes.options import Options
 from dropscope.volumes.windows import Windows, cut_out, pad, plain_labels, plan_windows
@@ -164,9 +165,10 @@ def windows_remark(
     worst = max(changes, key=lambda name: abs(changes[name]), default=None)
     if worst is None or abs(changes[worst]) <= _TOLERATED:
         return None
+    change = f"{structure_text(worst)} of {case.name} is {changes[worst]:+.0%}"
     return (
-        f"windows of {_by(windows.size)} change volumes: {worst} of {case.name} is {changes[worst]:+.0%} against the "
-        "whole volume at once; use the windows that the network was trained on"
+        f"windows of {_by(windows.size)} change volumes: {change} "
+        "against the whole volume at once; use the windows that the network was trained on"
     )
 
 
