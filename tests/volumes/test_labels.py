@@ -81,7 +81,7 @@ def test_labels_that_do_not_fit_are_refused_before_any_pass(tmp_path, sources):
     refusal(small.parent, str(small))
 
 
-@pytest.mark.parametrize("names", [["a"], ["a", "b", "c", "d"], ["a", "a", "b"], ["", "b"]])
+@pytest.mark.parametrize("names", [["a"], ["a", "b", "c", "d"], ["a", "a", "b"], ["", "b"], ["Background", "b"]])
 def test_names_that_do_not_fit(names):
     with refused("class_names"):
         structure_names(names, 3)

@@ -57,6 +57,8 @@ DAMAGE = {
     "a number is text": edited(lambda record: record["found"].update(uncertainty="high")),
     "a list is short": edited(lambda record: record["found"]["millilitres"].pop()),
     "maps are a list": edited(lambda record: record["found"].update(maps=[])),
+    "a volume is null": edited(lambda record: record["found"].update(foreground=[None] * 3)),
+    "a map is a number": edited(lambda record: record["found"]["maps"].update(averaged_variance=3)),
     "no digests": edited(lambda record: record.pop("files")),
 }
 

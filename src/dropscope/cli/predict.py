@@ -100,14 +100,15 @@ def run_predict(
 
 def _review(rows: list[dict[str, Any]], out: str) -> list[str]:
     """A short line per case, most uncertain first, and what to look at."""
+    from dropscope.volumes import format_volume
+
     width = min(_NAME, max(len(row["case"]) for row in rows))
-    lines = [f"{len(rows)} case{'s'[: len(rows) > 1]} by mean uncertainty of the foreground, most uncertain first"]
+    lines = [f"{len(rows)} case{'s'[: len(rows) > 1]}, most uncertain first (mean entropy over the foreground)"]
     for row in rows[:_LISTED]:
         name = row["case"] if len(row["case"]) <= width else f"{row['case'][: width - 9]}…{row['case'][-8:]}"
         level = "nothing found" if row["uncertainty"] is None else f"{row['uncertainty']:.3f} nats"
-        line = (
-            f"{row['rank']:>4}  {name:<{width}}  {level}  {row['ml']:.3g} ml ({row['ml_low']:.3g}–{row['ml_high']:.3g})"
-        )
+        volume = format_volume(row["ml_low"], row["ml"], row["ml_high"])
+        line = f"{row['rank']:>4}  {name:<{width}}  {level}  {volume}"
         lines.append(line if row.get("dice") is None else f"{line}  Dice {row['dice']:.2f}")
     if len(rows) > _LISTED:
         lines.append(f"      … {len(rows) - _LISTED} more in {out}/cases.csv")

@@ -1,4 +1,4 @@
-"""NIfTI volumes: reading and writing, sliding windows, and predictions with uncertainty maps."""
+"""NIfTI volumes: reading and writing, sliding windows, and predictions with maps, pictures and a table for review."""
 
 from dropscope.volumes.nifti import (
     Header,
@@ -14,12 +14,14 @@ from dropscope.volumes.nifti import (
     write_volume,
 )
 from dropscope.volumes.prediction import PredictionPlan, plan_prediction, predict
+from dropscope.volumes.tables import format_volume
 
 __all__ = [
     "Header",
     "PredictionPlan",
     "channel_owner",
     "check_aligned",
+    "format_volume",
     "group_by_case",
     "list_volumes",
     "plan_prediction",

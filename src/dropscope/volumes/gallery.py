@@ -15,6 +15,7 @@ from dropscope.volumes.labels import read_label, structure_text
 from dropscope.volumes.nifti import VolumeCase, read_header, read_voxels
 from dropscope.volumes.options import LABELS
 from dropscope.volumes.overlays import TILES, Picture, draw_case, draw_overview, drawn_mark
+from dropscope.volumes.tables import format_volume
 
 OVERLAY, OVERVIEW = "overlay.png", "overview.png"
 _FIRST_CHOICE = "predictive_entropy"
@@ -44,8 +45,8 @@ def draw_overlay(
     """
     lines = []
     for i, name in enumerate(names):
-        low, high = found["millilitres_low"][i], found["millilitres_high"][i]
-        line = f"{structure_text(name)}  {found['millilitres'][i]:.3g} ml ({low:.3g}–{high:.3g})"
+        volume = format_volume(*(found[f"millilitres{kind}"][i] for kind in ("_low", "", "_high")))
+        line = f"{structure_text(name)}  {volume}"
         lines.append(line if dice is None or dice[i] is None else f"{line}   Dice {dice[i]:.2f}")
     level = "nothing but background" if found["uncertainty"] is None else f"{found['uncertainty']:.3f} nats"
     title = f"{case.name}   uncertainty {level}"

@@ -14,6 +14,7 @@ from dropscope.errors import BadInput, Phrase
 from dropscope.volumes.nifti import ENDINGS, VolumeCase, check_aligned, read_header, read_voxels
 
 _CASE = "{case}"
+_BACKGROUND = ("background", "bg")  # as the first of too few names, a class was forgotten
 
 
 def find_labels(labels: str | Path | None, cases: Sequence[VolumeCase]) -> dict[str, Path]:
@@ -86,8 +87,9 @@ def structure_names(class_names: Sequence[str] | None, classes: int) -> tuple[st
     if class_names is None:
         return tuple(str(c) for c in range(1, classes))
     names = (class_names,) if isinstance(class_names, str) else tuple(class_names)
-    if len(names) not in (classes, classes - 1) or len(set(names)) < len(names) or not all(names):
+    short = len(names) == classes - 1 and names[0].lower() not in _BACKGROUND
+    if not (short or len(names) == classes) or len(set(names)) < len(names) or not all(names):
         what = f"class_names must be {classes} distinct names, or {classes - 1} without the background"
         example = ",".join(["background", *(f"structure{c}" for c in range(1, classes))][:4])
         raise BadInput(what, "class_names", list(names), f"write class_names={example!r}")
-    return names if len(names) == classes - 1 else names[1:]
+    return names if short else names[1:]

@@ -193,8 +193,8 @@ def _draw_slice(axes: Any, part: Slice, gray: Normalize, most: float, *, heat: b
     axes.set_ylim(-0.5, rows - 0.5)
     axes.axis("off")
     if letters:
-        places = ((0.02, 0.5, "left", "center"), (0.98, 0.5, "right", "center"))
-        places += ((0.5, 0.02, "center", "bottom"), (0.5, 0.98, "center", "top"))
+        beside = [(0.02, 0.5, "left", "center"), (0.98, 0.5, "right", "center")]
+        places = [*beside, (0.5, 0.02, "center", "bottom"), (0.5, 0.98, "center", "top")]
         for letter, (x_at, y_at, ha, va) in zip(part.sides, places, strict=True):
             shown = axes.text(x_at, y_at, letter, transform=axes.transAxes, ha=ha, va=va, color=_TEXT, fontsize=7)
             shown.set_path_effects([withStroke(linewidth=1.6, foreground=_GROUND)])
@@ -206,7 +206,7 @@ def _color_bar(figure: Figure, axes: Sequence[Any], most: float, measure: str, a
     bar = figure.colorbar(scale, ax=list(axes), fraction=0.05, pad=0.02, aspect=aspect)
     bar.set_label(measure, color=_TEXT, fontsize=8)
     bar.ax.tick_params(colors=_TEXT, labelsize=7)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
 
 
 def _legend(figure: Figure, structures: Sequence[str], *, labelled: bool) -> None:

@@ -242,7 +242,7 @@ def _open_prediction(
     weights = weights_fingerprint(session.model)
     (resolved,) = session.resolve([options.placement])
     session.audit(resolved, options.placement)
-    remarks = [padding_remark(windows, options.roi, multiples)]
+    remarks: list[str | None] = []
     if labels and len(labels) < len(cases):
         remarks.append(f"{len(cases) - len(labels)} of {len(cases)} cases have no label, and so no Dice")
     done = set()
@@ -252,8 +252,10 @@ def _open_prediction(
         done |= {case.name} if state.done else set()
         if state.damage:
             remarks.append(f"{case.name} is predicted again: {state.damage}")
+    if len(done) < len(cases):
+        remarks.insert(0, padding_remark(windows, options.roi, multiples))
     if first.name not in done:
-        remarks.append(windows_remark(session, first, image, windows[first.name], multiples, structures))
+        remarks.append(windows_remark(session, first, image, windows[first.name], structures))
     return _Prediction(
         options, beside, measures, out, cases, windows, voxels, read, session, resolved, weights,
         memory_bytes(options.memory, session.device), structures, labels, frozenset(done),
@@ -321,7 +323,7 @@ def _predict_case(opened: _Prediction, case: VolumeCase, tick: Tick) -> None:
 def _write_table(opened: _Prediction) -> pd.DataFrame:
     """The table of all cases, with Dice and pictures for those that have none yet."""
     found = {case.name: read_found(opened.out / case.name) for case in opened.cases}
-    scores = {case.name: _dice_of(opened, case) for case in opened.cases if case.name in opened.labels}
+    scores = {case.name: dice for case in opened.cases if (dice := _dice_of(opened, case)) is not None}
     places = {}
     for case in opened.cases:
         places[case.name] = {"maps": case.name}

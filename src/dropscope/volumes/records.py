@@ -18,7 +18,6 @@ from dropscope.errors import BadInput, Phrase, first_line
 
 NAME = "case.json"
 _REMEDY = "choose another folder, or predict again with overwrite=True"
-_NUMBERS = ("millilitres", "millilitres_low", "millilitres_high", "volume_variation", "pairwise_dice", "uncertainties")
 
 
 @dataclass(frozen=True)
@@ -96,20 +95,28 @@ def check_folder(out: Path, names: Sequence[str], files: Sequence[str]) -> None:
 
 
 def _is_complete(found: object, files: object, structures: int) -> bool:
-    if not isinstance(found, dict) or not isinstance(files, dict):
+    """Whether these are the findings of `tables.summarise`, by their types."""
+    if not (isinstance(found, dict) and isinstance(files, dict) and isinstance(found.get("maps"), dict)):
         return False
-    lists = [found.get(name) for name in _NUMBERS]
-    whole = all(isinstance(values, list) and len(values) == structures for values in lists)
-    whole = whole and all(_is_number(value) for values in lists for value in values)
-    foreground, maps = found.get("foreground"), found.get("maps")
-    whole = whole and isinstance(foreground, list) and len(foreground) == 3 and all(map(_is_number, foreground))
-    named = isinstance(found.get("case"), str) and isinstance(found.get("image"), str)
-    whole = whole and named and _is_number(found.get("uncertainty", "")) and isinstance(maps, dict)
-    return whole and all(isinstance(row, dict) and all(map(_is_number, row.values())) for row in (maps or {}).values())
+    known = dict.fromkeys(("millilitres", "millilitres_low", "millilitres_high"), structures) | {"foreground": 3}
+    perhaps = ("uncertainties", "volume_variation", "pairwise_dice")
+    return (
+        all(isinstance(found.get(name), str) for name in ("case", "image"))
+        and all(_are_numbers(found.get(name), count) for name, count in known.items())
+        and all(_are_numbers(found.get(name), structures, or_none=True) for name in perhaps)
+        and _are_numbers([found.get("uncertainty", "missing")], 1, or_none=True)
+        and all(
+            isinstance(row, dict) and _are_numbers(list(row.values()), 2, or_none=True)
+            for row in found["maps"].values()
+        )
+    )
 
 
-def _is_number(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+def _are_numbers(values: object, count: int, *, or_none: bool = False) -> bool:
+    def is_number(value: object) -> bool:
+        return (isinstance(value, int | float) and not isinstance(value, bool)) or (or_none and value is None)
+
+    return isinstance(values, list) and len(values) == count and all(is_number(value) for value in values)
 
 
 def _digest(path: Path) -> str:

@@ -130,19 +130,18 @@ def padding_remark(windows: dict[str, Windows], asked: Sequence[int] | None, mul
     if not padded and not rounded:
         return None
     first = windows[padded[0]] if padded else next(iter(windows.values()))
-    needs = f"the network takes sides that are multiples of {_by(dict.fromkeys(multiples))}"
-    if len(set(multiples)) > 1:
-        needs = f"the network takes sides that are multiples of {_by(multiples)}"
-    size = first.size[:2] if first.flat else first.size
-    window = f"; windows of {_by(asked or ())} became {_by(size)}" if rounded else ""
-    what = f"; {len(padded)} of {len(windows)} volumes are padded with zeros on both sides" if padded else ""
-    example = f" ({_by(first.shape)} to {_by(first.padded)})" if padded else ""
-    crop = ", and maps cropped back" if padded else ""
-    return f"{needs}{window}{what}{example}{crop}"
+    parts = []
+    if rounded:
+        parts.append(f"windows of {_by(asked or ())} became {_by(first.size[:2] if first.flat else first.size)}")
+    if padded:
+        change = f"{_by(first.shape)} to {_by(first.padded)}"
+        parts.append(f"{len(padded)} of {len(windows)} volumes are padded with zeros ({change}), maps cropped back")
+    needed = _by(multiples) if len(set(multiples)) > 1 else str(multiples[0])
+    return f"the network takes sides that are multiples of {needed}: {'; '.join(parts)}"
 
 
 def windows_remark(
-    session: Session, case: VolumeCase, image: Tensor, windows: Windows, multiples: Sequence[int], names: Sequence[str]
+    session: Session, case: VolumeCase, image: Tensor, windows: Windows, names: Sequence[str]
 ) -> str | None:
     """Whether windows change the volumes of structures in one plain pass over one case, in one line.
 
@@ -150,25 +149,27 @@ def windows_remark(
     way round; which is right only its training can say. None where windows change little, where there is one window
     only, or where the whole volume is too large to be tried at once.
     """
-    whole = plan_windows(windows.shape, None, 0.0, multiples)
+    whole = plan_windows(windows.shape, None, 0.0)
     if windows.flat or len(windows.origins()) == 1 or math.prod(whole.size) > _COMPARED_VOXELS:
         return None
     try:
+        multiples = _find_multiples(session.model, image, whole, session.outputs)
+        whole = plan_windows(windows.shape, None, 0.0, multiples or (1, 1, 1))
         counts = [_count(plain_labels(session, image, each), session.classes) for each in (windows, whole)]
     except _REFUSALS:
         return None  # too large after all, for this network
     changes = {
-        name: in_windows / at_once - 1
+        name: (in_windows - at_once) / max(at_once, 1)
         for name, in_windows, at_once in zip(names, counts[0][1:], counts[1][1:], strict=True)
-        if max(in_windows, at_once) >= _FEWEST and at_once
+        if max(in_windows, at_once) >= _FEWEST
     }
     worst = max(changes, key=lambda name: abs(changes[name]), default=None)
     if worst is None or abs(changes[worst]) <= _TOLERATED:
         return None
-    change = f"{structure_text(worst)} of {case.name} is {changes[worst]:+.0%}"
+    change = f"{abs(changes[worst]):.0%} {'larger' if changes[worst] > 0 else 'smaller'}"
     return (
-        f"windows of {_by(windows.size)} change volumes: {change} "
-        "against the whole volume at once; use the windows that the network was trained on"
+        f"windows of {_by(windows.size)} change volumes: {structure_text(worst)} of {case.name} is {change} than "
+        "in the whole volume at once; use the windows that the network was trained on"
     )
 
 

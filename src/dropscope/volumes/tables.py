@@ -6,6 +6,7 @@ there are labels, and ranks. A case is ranked by the mean predictive entropy ove
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -95,6 +96,17 @@ def case_table(
     table = table.iloc[order].reset_index(drop=True)
     table.insert(0, "rank", np.arange(1, len(table) + 1))
     return table
+
+
+def format_volume(low: float, value: float, high: float) -> str:
+    """A volume with its interval, to three digits.
+
+    >>> format_volume(1.4, 1.5, 1.61), format_volume(0.0, 0.0, 0.012), format_volume(1400, 1500.4, 1620)
+    ('1.50 ml (1.40–1.61)', '0.0000 ml (0.0000–0.0120)', '1500 ml (1400–1620)')
+    """
+    largest = max(value, high)
+    digits = max(0, 2 - math.floor(math.log10(largest))) if largest > 0 else 2
+    return f"{value:.{digits}f} ml ({low:.{digits}f}–{high:.{digits}f})"
 
 
 def _dice_columns(values: Sequence[float | None], names: Sequence[str]) -> dict[str, float | None]:
