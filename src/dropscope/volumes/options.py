@@ -85,21 +85,19 @@ class Options:
 
 def streamed_measures(names: Sequence[str]) -> tuple[Measure | PlainMeasure, ...]:
     """The measures, none of which needs all passes at once: those of a volume do not fit into memory."""
-    measures = [_measure(name) for name in names]
+    measures = [measure for name in names for measure in _rows(name)]
     taken = [measure.name for measure in measures]
     if len(set(taken)) < len(taken) or not taken:
         raise BadInput("measures must be one or more, each named once", "measures", taken, "name each of them once")
+    for measure in measures:
+        if isinstance(measure, Measure) and measure.of == "passes":
+            remedy = "write it on the statistics of passes, or use dropscope.maps on a window"
+            raise BadInput("measures of volumes must be computed from statistics", "measures", measure.name, remedy)
     return tuple(measures)
 
 
-def _measure(name: str) -> Measure | PlainMeasure:
-    if name in PLAIN_MEASURES:
-        return PLAIN_MEASURES[name]
-    if isinstance(name, str) and name not in TABLE:
+def _rows(name: str) -> Sequence[Measure | PlainMeasure]:
+    if isinstance(name, str) and name not in (*TABLE, *PLAIN_MEASURES, "all"):
         remedy = nearest(name, (*TABLE, *PLAIN_MEASURES))
         raise BadInput("measures must be names in the table, or functions", "measures", name, remedy)
-    (measure,) = resolve_measures(name)
-    if measure.of == "passes":
-        remedy = "write it on the statistics of passes, or use dropscope.maps on a window"
-        raise BadInput("measures of volumes must be computed from statistics", "measures", measure.name, remedy)
-    return measure
+    return [PLAIN_MEASURES[name]] if name in PLAIN_MEASURES else resolve_measures(name)
