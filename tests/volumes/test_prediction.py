@@ -349,6 +349,26 @@ def test_the_command(tmp_path):
     assert f"  {tmp_path / 'out' / 'a' / 'overlay.png'}" in lines
 
 
+def test_the_command_with_labels_names_and_transforms(tmp_path):
+    (tmp_path / "net.py").write_text(MODEL + "\n\ndef halved(image):\n    return image / 200\n")
+    source = write(tmp_path / "a.nii.gz")
+    (tmp_path / "seg").mkdir()
+    write(tmp_path / "seg" / "a_gt.nii.gz", values=np.ones((9, 8, 7), np.uint8))
+    common = [f"{tmp_path / 'net.py'}:model", "--placement", "0=0.5", "--image", source, "--out", tmp_path / "out"]
+    common += ["--passes", "2", "--no-overlays", "--labels", f"{tmp_path}/seg/{{case}}_gt.nii.gz"]
+    common += ["--class-names", "background,left,right", "--transforms", f"{tmp_path / 'net.py'}:halved"]
+    done = run(*common, "--json")
+    assert done.exit_code == 0, done.output
+    (row,) = json.loads(done.stdout)["cases"]
+    assert {"dice_left", "ml_right", "ml_right_low", "uncertainty_left"} <= set(row)
+    assert "Dice" in run(*common).stdout
+    assert not (tmp_path / "out" / "overview.png").exists()
+    other = run(*common, "--seed", "1")
+    assert other.exit_code == 2
+    assert "--overwrite" in other.stderr
+    assert run(*common, "--seed", "1", "--overwrite").exit_code == 0
+
+
 def test_the_command_names_what_is_wrong(tmp_path):
     (tmp_path / "net.py").write_text(MODEL)
     (tmp_path / "a.nii.gz").write_text("no")
