@@ -9,6 +9,8 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 from dropscope.errors import BadInput, nearest
 
+_MOST = 2**31 - 1
+
 
 def check_rate(value: object, name: str) -> float:
     """The rate as a plain float. `name` is how the error calls it."""
@@ -40,9 +42,10 @@ def check_literals(record: object) -> None:
 
 
 def check_count(value: object, name: str, example: int) -> int:
-    """The value, if it is a whole number of at least 1. The remedy suggests `example`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise BadInput(f"{name} must be a whole number of at least 1", name, value, f"write {name}={example}")
+    """The value, if it is a whole number of at least 1, and one that a loop can count to. The remedy is `example`."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
+        bound = "of at least 1" if not isinstance(value, int) or value < 1 else f"of at most {_MOST:,}"
+        raise BadInput(f"{name} must be a whole number {bound}", name, value, f"write {name}={example}")
     return value
 
 

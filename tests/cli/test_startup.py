@@ -2,55 +2,90 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
+import dropscope
+
 HEAVY = ("torch", "numpy", "pandas", "scipy", "sklearn", "matplotlib", "dropscope.studies.training", "dropscope.engine")
-COMMANDS = ("demo", "new", "sites", "audit", "sweep", "predict")
+COMMANDS = ("demo", "new", "sites", "audit", "sweep", "try", "uncertainty", "predict")
 STUDIES = ("where-to-drop", "transformer-profile", "segmentation-measures")
 CODE = """
 import sys
 from dropscope.cli import app
 
-code = 0
-try:
-    app({arguments!r})
-except SystemExit as ending:
-    code = ending.code
+codes = []
+for arguments in {lists!r}:
+    try:
+        codes.append(app(arguments, prog_name="dropscope"))
+    except SystemExit as ending:
+        codes.append(ending.code)
 loaded = [name for name in {heavy!r} if name in sys.modules]
-sys.exit(f"imported {{loaded}}" if loaded else code or 0)
+sys.exit(f"imported {{loaded}}" if loaded else max(codes) if min(codes) == max(codes) else f"codes {{codes}}")
 """
 
 
-def _start(*arguments: str) -> subprocess.CompletedProcess[str]:
-    code = CODE.format(arguments=list(arguments), heavy=HEAVY)
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+def _start(*lists: tuple[str, ...], **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs commands one after another, in one process that imports nothing heavy and ends with their exit code."""
+    code = CODE.format(lists=[list(arguments) for arguments in lists], heavy=HEAVY)
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+    )
 
 
-@pytest.mark.parametrize(
-    "command",
-    [(), *((name,) for name in COMMANDS), ("study",), *(("study", name) for name in STUDIES)],
-    ids=lambda command: " ".join(command) or "dropscope",
-)
-def test_help_imports_nothing_heavy(command: tuple[str, ...]) -> None:
-    started = _start(*command, "--help")
+def test_help_imports_nothing_heavy() -> None:
+    commands = [(), *((name,) for name in COMMANDS), ("study",), *(("study", name) for name in STUDIES)]
+    started = _start(*((*command, "--help") for command in commands))
     assert started.returncode == 0, started.stderr
-    assert "Usage:" in started.stdout
+    assert started.stdout.count("Usage:") == len(commands)
+
+
+DATA = ("--data", "toy.py:data")
+
+
+def test_a_mistake_is_reported_without_importing_anything_heavy() -> None:
+    mistakes = {
+        "--dta": ("sites", "toy.py:model", "--dta", "toy.py:data"),  # mistyped
+        "--data": ("sites", "toy.py:model"),  # missing
+        "stes": ("stes",),
+        "whre-to-drop": ("study", "whre-to-drop"),
+        "fc1": ("audit", "toy.py:model", "fc1=2", *DATA),  # a bad placement
+        "fc2": ("predict", "toy.py:model", "--placement", "fc2=2", "--image", "a.nii.gz", "--out", "maps"),
+        "--rates": ("sweep", "toy.py:model", *DATA, "--sites", "fc1", "--rates", "half"),
+        "--outputs": ("sweep", "toy.py:model", *DATA, "--sites", "fc1", "--outputs", "logit"),  # a wrong choice
+        "--task": ("study", "where-to-drop", *DATA, "--task", "cifar"),
+        "--masks": ("study", "transformer-profile", "--masks", "none"),
+        "--dropout": ("study", "segmentation-measures", "--dropout", "never"),
+        "--passes": ("demo", "--passes", "0"),
+        "FRAMEWORK": ("new", "keras"),
+    }
+    started = _start(*mistakes.values())
+    assert started.returncode == 2, started.stderr
+    lines = started.stderr.splitlines()
+    assert len(lines) == len(mistakes)
+    for name, line in zip(mistakes, lines, strict=True):
+        assert name in line
 
 
 @pytest.mark.parametrize(
-    ("arguments", "names"),
+    ("written", "completed"),
     [
-        (("sites", "toy.py:model", "--dta", "toy.py:data"), "--dta"),  # mistyped
-        (("sites", "toy.py:model"), "--data"),  # missing
-        (("audit", "toy.py:model", "fc1=2", "--data", "toy.py:data"), "fc1"),  # a bad placement
-        (("sweep", "toy.py:model", "--data", "toy.py:data", "--sites", "fc1", "--rates", "half"), "--rates"),
-        (("demo", "--passes", "0"), "--passes"),
+        ("dropscope s", {"sites", "sweep", "study"}),
+        ("dropscope study where-to-drop --ta", {"--task"}),
+        ("dropscope sweep m --objective au", {"aurc", "augrc"}),
+        ("dropscope new ", {"torch", "hf", "monai"}),
     ],
 )
-def test_a_mistake_is_reported_without_importing_anything_heavy(arguments: tuple[str, ...], names: str) -> None:
-    started = _start(*arguments)
-    assert started.returncode == 2, started.stderr
-    assert names in started.stderr
+def test_a_shell_completes_commands_options_and_words(written: str, completed: set[str]) -> None:
+    index = str(written.count(" "))
+    started = _start((), _DROPSCOPE_COMPLETE="complete_bash", COMP_WORDS=written, COMP_CWORD=index)
+    assert started.returncode == 0, started.stderr
+    assert set(started.stdout.split()) == completed
+
+
+def test_python_runs_the_package() -> None:
+    started = subprocess.run([sys.executable, "-m", "dropscope", "--version"], capture_output=True, text=True)
+    assert started.stdout.strip() == f"dropscope {dropscope.__version__}"

@@ -36,10 +36,11 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) 
     assert caught.value.received == "gpu"
 
 
-def test_a_device_that_torch_knows_without_having_it_is_refused() -> None:
+@pytest.mark.parametrize("device", ["xla", "vulkan", "hpu", "meta", "mkldnn", "privateuseone"])
+def test_a_device_that_torch_knows_without_having_it_is_refused(device: str) -> None:
     with refused("device") as caught:
-        as_device("xla")
-    assert caught.value.received == "xla"
+        as_device(device)
+    assert caught.value.received == device
 
 
 def test_a_gpu_gets_its_index_and_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

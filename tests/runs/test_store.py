@@ -42,6 +42,11 @@ def rows(number: int, text: str = "a") -> pd.DataFrame:
     return pd.DataFrame({"number": [number, number], "order": [0, 1], "placement": text, "aurc": [0.1, 0.2]})
 
 
+def test_a_folder_has_a_name() -> None:
+    with refused("out"):
+        Store(" ")
+
+
 # --- a closed form ----------------------------------------------------------------------------------------------------
 
 

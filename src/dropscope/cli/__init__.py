@@ -1,8 +1,8 @@
 """Command line: it reads the arguments, calls the library and prints the answer. No command computes anything itself.
 
-Exit codes: 0 done, 1 an audit failed, 2 bad input. `BadInput` and `AuditFailed` are printed as one message on stderr;
-any other exception is a bug and keeps its traceback. Answers go to stdout, remarks to stderr. Commands import what
-they run when they run, so that help and a mistyped option do not wait for torch.
+Exit codes: 0 done, 1 an audit failed, 2 bad input, 130 interrupted, 141 nobody reads the answer. What the user can fix
+is one message on stderr; any other exception is a bug and keeps its traceback. Answers go to stdout, remarks to stderr.
+Commands import what they run when they run, so that help and a mistyped option do not wait for torch.
 """
 
 from __future__ import annotations
@@ -20,4 +20,5 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    app()
+    """Runs the command that the arguments name, and exits."""
+    app(prog_name="dropscope")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dropscope.checks import check_choice
+from dropscope.checks import check_choice, check_passes
 from dropscope.cli.app import app
 from dropscope.cli.console import print_examples, print_json, records, stdout
 from dropscope.cli.model import load_model, with_noises
@@ -52,6 +52,7 @@ def run_try(
     as_json: AsJson = False,
 ) -> None:
     """Answer whether Monte Carlo Dropout helps on a model, without naming sites: tries many, judges the best."""
+    check_passes(passes)
     from dropscope.report import accuracy_curves
     from dropscope.runs import plan_trial, try_out
 
@@ -101,6 +102,7 @@ def run_uncertainty(
     # A mistake in it is reported before torch is imported.
     asked = None if placement is None else with_noises(model, lambda: Placement.parse(placement))
     target = None if out is None else _target(out, overwrite=overwrite)
+    check_passes(passes)
     from dropscope import measures as known
     from dropscope.runs import uncertainty
 

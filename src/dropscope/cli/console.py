@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -24,10 +25,17 @@ def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return json.loads(table.to_json(orient="records"))
 
 
+class _Answers(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich exits with 1, which says that an audit failed
+
+
 def stdout() -> Console:
     """A console on the present `sys.stdout`; wide enough for one line per row where that is no terminal."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what a terminal cannot show must not end a command
+        sys.stdout.reconfigure(errors="backslashreplace")
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 120
-    return Console(file=sys.stdout, width=width, highlight=False, markup=False)
+    return _Answers(file=sys.stdout, width=width, highlight=False, markup=False)
 
 
 def stderr() -> Console:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from dropscope.checks import check_passes
 from dropscope.cli.app import app
 from dropscope.cli.console import print_json, print_plan, print_rows, print_sites, records, stderr, stdout
 from dropscope.cli.options import (
@@ -18,6 +19,7 @@ from dropscope.cli.options import (
     LabelRule,
     Memory,
     ModelName,
+    Objective,
     Outputs,
     Passes,
     PlacementText,
@@ -123,7 +125,7 @@ def sweep(
     passes: Passes = 100,
     seed: Seed = 0,
     label: LabelRule = "mean",
-    objective: Annotated[str, typer.Option(help="Score that chooses the best rows.")] = "aurc",
+    objective: Objective = "aurc",
     outputs: Outputs = "logits",
     out: RunFolder = None,
     device: Device = None,
@@ -134,6 +136,7 @@ def sweep(
     """Score every placement of a grid on the same examples, beside one plain pass."""
     # A mistake in it is reported before torch is imported.
     placements = with_noises(model, lambda: PlacementGrid(**asdict(grid)))
+    check_passes(passes)
     from dropscope.runs import plan_sweep
     from dropscope.runs import sweep as run_sweep
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -47,9 +47,19 @@ Passes = Annotated[int, typer.Option(help="Passes per placement.")]
 Seed = Annotated[int, typer.Option(help="Seed of the noise.")]
 Measures = Annotated[str | None, typer.Option(help="Measures, comma-separated. Default: the usual ones of the task.")]
 LabelRule = Annotated[
-    str, typer.Option(help="What predicts the label: the averaged passes (mean) or one plain pass (plain).")
+    Literal["mean", "plain"], typer.Option(help="What predicts the label: the averaged passes, or one plain pass.")
 ]
-Outputs = Annotated[str, typer.Option(help="What the model returns: logits, probabilities or binary_logit.")]
+Outputs = Annotated[
+    Literal["logits", "probabilities", "binary_logit", "multilabel_logits"],
+    typer.Option(help="What the model returns."),
+]
+Objective = Annotated[
+    Literal[
+        "isotonic_penalty", "rearrangement_penalty", "running_minimum_penalty", "aurc", "excess_aurc", "augrc",
+        "error_auroc", "error_auprc", "ece", "brier", "nll",
+    ],
+    typer.Option(help="Score that chooses the best rows."),
+]  # fmt: skip
 Device = Annotated[str | None, typer.Option(help="cpu or cuda. Default: the device of the model.")]
 Memory = Annotated[str, typer.Option(help="Memory budget, such as 4GiB.")]
 RunFolder = Annotated[str | None, typer.Option(help="Folder of the run. An interrupted run resumes from it.")]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+from dropscope.checks import check_passes
 from dropscope.cli.app import app
 from dropscope.cli.console import print_json, records, stdout
-from dropscope.cli.model import load_model
+from dropscope.cli.model import load_model, with_noises
 from dropscope.cli.options import AsJson, Device, DryRun, Memory, ModelName, Outputs, Passes, Seed, words
 from dropscope.errors import BadInput
+from dropscope.placement import Placement
 
 _LISTED, _FIRST = 30, 3  # cases in the list, and those to look at first
 _NAME = 26  # columns of a case's name
@@ -50,14 +52,13 @@ def run_predict(
         typer.Option(help="Preprocessing of your own, file.py:callable: a function of the array, or MONAI transforms."),
     ] = None,
     scale: Annotated[
-        str | None,
-        typer.Option(
-            help="percentiles: the 5th of each channel becomes 0, the 95th 1 (default without --transforms). Or none."
-        ),
+        Literal["percentiles", "none"] | None,
+        typer.Option(help="percentiles: the 5th of each channel becomes 0, the 95th 1 (default without --transforms)."),
     ] = None,
     outputs: Outputs = "logits",
     masks: Annotated[
-        str, typer.Option(help="per_example: a draw for each window; per_pass: one for all windows of a pass.")
+        Literal["per_example", "per_pass"],
+        typer.Option(help="per_example: a draw for each window; per_pass: one for all windows of a pass."),
     ] = "per_example",
     batch_size: Annotated[int, typer.Option(help="Windows at once.")] = 4,
     seed: Seed = 0,
@@ -69,11 +70,14 @@ def run_predict(
     as_json: AsJson = False,
 ) -> None:
     """Label maps, uncertainty maps and pictures of NIfTI volumes, and a table of what to look at first."""
+    with_noises(model, lambda: Placement.parse(placement))
+    window = _sides(roi)
+    check_passes(passes)
     from dropscope import volumes
     from dropscope.loading import as_class_names, load_transforms
 
     options: dict[str, Any] = {
-        "passes": passes, "roi": _sides(roi), "overlap": overlap, "seed": seed, "masks": masks, "outputs": outputs,
+        "passes": passes, "roi": window, "overlap": overlap, "seed": seed, "masks": masks, "outputs": outputs,
         "scale": scale, "batch_size": batch_size, "device": device, "memory": memory, "labels": labels,
         "class_names": as_class_names(class_names), "overlays": overlays,
         "overwrite": overwrite, "transforms": None if transforms is None else load_transforms(transforms),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from importlib import resources
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -17,12 +16,6 @@ from dropscope.errors import BadInput
 from dropscope.placement import PlacementGrid
 
 DEFAULT_FILE = "my_model.py"
-
-
-class Framework(str, Enum):
-    torch = "torch"
-    hf = "hf"
-    monai = "monai"
 
 
 @app.command()
@@ -50,7 +43,10 @@ def demo(
 
 @app.command()
 def new(
-    framework: Annotated[Framework, typer.Argument(help="The library that the model is written with.")],
+    framework: Annotated[
+        Literal["torch", "hf", "monai"],
+        typer.Argument(metavar="FRAMEWORK", help="The library that the model is written with."),
+    ],
     file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write.")] = DEFAULT_FILE,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -59,9 +55,9 @@ def new(
     command = f"dropscope sites {file}:model --data {file}:data"
     if dry_run:
         check_target(file)
-        answer = {"would_write": file, "lines": template(framework.value, file).count("\n"), "next": command}
+        answer = {"would_write": file, "lines": template(framework, file).count("\n"), "next": command}
     else:
-        answer = {"wrote": str(write_template(framework.value, file)), "next": command}
+        answer = {"wrote": str(write_template(framework, file)), "next": command}
     if as_json:
         print_json(answer)
         return
