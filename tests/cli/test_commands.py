@@ -268,6 +268,7 @@ def test_a_fault_that_is_not_bad_input_keeps_its_traceback(run):
 @pytest.mark.parametrize("arguments", [(), ("--dry-run",), ("--json",)])
 def test_inputs_that_do_not_fit_are_one_message_with_their_shape(run, arguments):
     commands = [("audit", "toy.py:model", "fc1=0.5"), ("sweep", "toy.py:model", "--sites", "fc1")]
+    commands += [("uncertainty", "toy.py:model"), ("try", "toy.py:model")]
     commands += [] if arguments == ("--dry-run",) else [("sites", "toy.py:model")]
     for command in commands:
         for data in ("toy.py:wrong", "toy.py:coloured"):

@@ -300,7 +300,7 @@ def test_a_table_may_lie_elsewhere(write, tmp_path):
     [
         ("file,label\nc.png,1\n", {}, "row 1 of labels.csv", "'c.png'"),
         ("file,label\nlabels.csv,1\n", {}, "row 1 of labels.csv", "PNG or JPEG"),
-        ("file,label\nfloat.tif,1\n", {}, "row 1 of labels.csv", "float.tif in mode F"),
+        ("file,label\nfloat.tif,1\n", {}, "row 1 of labels.csv", "'float.tif' in mode F"),
         ("file,label\n../a.png,1\n", {}, "row 1 of labels.csv", "relative"),
         ("file,label\nx/../../a.png,1\n", {}, "row 1 of labels.csv", "relative"),
         ("file,label\n/etc/passwd,1\n", {}, "row 1 of labels.csv", "relative"),

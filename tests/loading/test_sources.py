@@ -315,6 +315,12 @@ def test_inputs_of_another_shape_are_one_clear_error(function):
     assert "RuntimeError" in str(caught.value)
 
 
+def test_options_that_a_function_does_not_have_are_those_of_load_data():
+    with refused("text_column") as caught:
+        uncertainty(TextNet(), "fc=0.5", pd.DataFrame({"body": ["fine"]}), tokenizer=WordLengths())
+    assert "load_data(..., text_column=...)" in caught.value.remedy
+
+
 def test_a_later_batch_of_another_shape_is_refused_before_any_pass():
     batches = [(torch.zeros(2, 4), torch.zeros(2)), (torch.zeros(2, 7), torch.zeros(2))]
     with refused("data") as caught:

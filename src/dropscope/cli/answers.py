@@ -11,7 +11,7 @@ import typer
 from dropscope.checks import check_choice, check_passes
 from dropscope.cli.app import app
 from dropscope.cli.console import print_examples, print_json, records, stdout
-from dropscope.cli.model import load_model, with_noises
+from dropscope.cli.model import load_model, site_map_of, with_noises
 from dropscope.cli.options import (
     AsJson,
     DataOptions,
@@ -134,11 +134,9 @@ def run_uncertainty(
 
 def _usual_placement(loaded: LoadedModel, data: LoadedData) -> Placement:
     """The model's own dropout where it has any, else half of the last layer's input."""
-    from dropscope.injection import examine
     from dropscope.loading import few_inputs
-    from dropscope.model import Call, unwrap
 
-    site_map = examine(unwrap(loaded.module), Call.of(few_inputs(data, loaded.module)))
+    site_map = site_map_of(loaded, few_inputs(data, loaded.module))
     own = any(dropout.rate > 0 for dropout in site_map.own.values())
     return Placement.parse("own" if own else "last=0.5")
 

@@ -71,7 +71,7 @@ def sites(
     if dry_run:
         print_plan(_describe(loaded, example), [], as_json)
         return
-    site_map = _examine(loaded, example)
+    site_map = site_map_of(loaded, example)
     if as_json:
         print_json({"model": loaded.name, **_as_record(site_map)})
         return
@@ -101,7 +101,7 @@ def audit(
     from dropscope.model import Call, unwrap
 
     loaded, example = _load(model, source)
-    audited = Audited(unwrap(loaded.module), _examine(loaded, example), Call.of(example), seed)
+    audited = Audited(unwrap(loaded.module), site_map_of(loaded, example), Call.of(example), seed)
     resolved = resolve(parsed, audited.site_map)
     if dry_run:
         noise = [{"site": _address(point), "noise": s.noise, "rate": s.rate} for point, s in resolved.items()]
@@ -216,7 +216,8 @@ def _load(model: str, source: DataOptions) -> tuple[LoadedModel, Any]:
     return loaded, few_inputs(source.load(loaded, labelled=False), loaded.module)
 
 
-def _examine(loaded: LoadedModel, example: Any) -> SiteMap:
+def site_map_of(loaded: LoadedModel, example: Any) -> SiteMap:
+    """The sites of a model; an example that it does not take is the data's fault."""
     from dropscope.injection import examine, require_sites
     from dropscope.model import Call, accepted, unwrap
 

@@ -71,7 +71,8 @@ class Listing:
 
     def headers(self) -> list[Header]:
         """The header of each, checked."""
-        return [read_header(path, self.place(i)) for i, path in enumerate(self.paths)]
+        pairs = enumerate(zip(self.paths, self.names, strict=True))
+        return [read_header(path, self._place(i), name) for i, (path, name) in pairs]
 
     def check_sizes(self, headers: Sequence[Header]) -> None:
         """Refuses images of several sizes."""
@@ -83,7 +84,7 @@ class Listing:
             remedy = "pass image_size to resize them, such as image_size=224"
             raise BadInput("images must have one size", "image_size", list(seen.values())[:3], remedy)
 
-    def place(self, i: int) -> str:
+    def _place(self, i: int) -> str:
         return "data" if self.table is None else f"row {i + 1} of {self.table.name}"
 
 

@@ -48,8 +48,8 @@ class Header:
     turned: bool  # carries an EXIF rotation
 
 
-def read_header(path: Path, where: str) -> Header:
-    """The header of an image; `where` is what errors call its place.
+def read_header(path: Path, where: str, name: str) -> Header:
+    """The header of an image; `where` is what errors call its place, `name` what they call the image.
 
     Raises:
         BadInput: If it is no image, holds more pixels than fit, or has values without a known range.
@@ -63,16 +63,17 @@ def read_header(path: Path, where: str) -> Header:
     except MemoryError:
         raise
     except Exception as error:  # Pillow raises errors of many kinds for bytes that are no image, or a bomb
-        got = Phrase(f"{path.name!r}: {first_line(error).replace(str(path), path.name)}")
-        raise BadInput(f"{where} must name an image", where, got, "convert it to PNG or JPEG") from error
+        got = Phrase(f"{name!r}: {first_line(error).replace(str(path), name)}")
+        remedy = "check its permissions" if isinstance(error, PermissionError) else "convert it to PNG or JPEG"
+        raise BadInput(f"{where} must name an image", where, got, remedy) from error
     if width * height > _MOST_PIXELS:
-        got = Phrase(f"{path.name!r} of {width}x{height}")
+        got = Phrase(f"{name!r} of {width}x{height}")
         raise BadInput(f"{where} must name an image of at most {_MOST_PIXELS:,} pixels", where, got,
                        "cut it into tiles, or make it smaller")  # fmt: skip
     grey = deep or mode in ("1", "L", "LA", "La")
     if not grey and mode not in _COLOUR:
         remedy = "convert it to 8 or 16 bits per grey value, or to RGB"
-        got = Phrase(f"{path.name} in mode {mode}")
+        got = Phrase(f"{name!r} in mode {mode}")
         raise BadInput(f"{where} must name an image whose values have a known range", where, got, remedy)
     return Header(grey, width, height, turned)
 

@@ -300,9 +300,17 @@ def as_loaded(
     Raises:
         BadInput: If there is no such data, or images do not fit into memory.
     """
-    loaded = load_data(data, model, tokenizer=tokenizer, class_names=class_names)
+    try:
+        loaded = load_data(data, model, tokenizer=tokenizer, class_names=class_names)
+    except BadInput as error:
+        if error.name not in ("text_column", "image_size"):
+            raise
+        remedy = f"{error.remedy.rstrip('?')}: pass what load_data(..., {error.name}=...) returns"
+        raise BadInput(error.what, error.name, error.received, remedy) from error
     if loaded.remarks and not isinstance(data, LoadedData):
-        warnings.warn("; ".join(loaded.remarks), stacklevel=2)
+        warnings.warn(
+            "; ".join(loaded.remarks) + "; load_data takes all this, and what it returns is data", stacklevel=2
+        )
     if isinstance(loaded.dataset, ImageFiles):
         loaded.dataset.check_memory()
     return loaded
