@@ -149,9 +149,9 @@ def nll(probabilities: Tensor, labels: Tensor, *, floor: float = _FLOOR) -> Tens
 
 
 def _squares(p: Tensor, labels: Tensor) -> Tensor:
-    """Σ_c (p_c − [c = label])² as Σ_c p_c² − 2 p_label + 1, which makes no copy per class."""
+    """Σ_c (p_c − [c = label])² as Σ_c p_c² − 2 p_label + 1, which takes no more memory than the probabilities."""
     at_label = p.gather(-1, _index(p, labels)).squeeze(-1).double()
-    return (p.double().square().sum(-1) - 2 * at_label + 1).clamp_min(0)
+    return (p.square().sum(-1, dtype=torch.float64) - 2 * at_label + 1).clamp_min(0)
 
 
 def _log_loss(p: Tensor, labels: Tensor, floor: float) -> Tensor:
