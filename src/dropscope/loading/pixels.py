@@ -62,20 +62,25 @@ def read_header(path: Path, where: str, name: str) -> Header:
             turned = "exif" in image.info and image.getexif().get(_ORIENTATION, 1) not in (0, 1)
     except MemoryError:
         raise
+    except Image.DecompressionBombError as error:
+        raise _too_large(where, name) from error
     except Exception as error:  # Pillow raises errors of many kinds for bytes that are no image, or a bomb
         got = Phrase(f"{name!r}: {first_line(error).replace(str(path), name)}")
         remedy = "check its permissions" if isinstance(error, PermissionError) else "convert it to PNG or JPEG"
         raise BadInput(f"{where} must name an image", where, got, remedy) from error
     if width * height > _MOST_PIXELS:
-        got = Phrase(f"{name!r} of {width}x{height}")
-        raise BadInput(f"{where} must name an image of at most {_MOST_PIXELS:,} pixels", where, got,
-                       "cut it into tiles, or make it smaller")  # fmt: skip
+        raise _too_large(where, name)
     grey = deep or mode in ("1", "L", "LA", "La")
     if not grey and mode not in _COLOUR:
         remedy = "convert it to 8 or 16 bits per grey value, or to RGB"
         got = Phrase(f"{name!r} in mode {mode}")
         raise BadInput(f"{where} must name an image whose values have a known range", where, got, remedy)
     return Header(grey, width, height, turned)
+
+
+def _too_large(where: str, name: str) -> BadInput:
+    what = f"{where} must name an image of at most {_MOST_PIXELS:,} pixels"
+    return BadInput(what, where, Phrase(f"more in {name!r}"), "cut it into tiles, or make it smaller")
 
 
 def _open(path: Path) -> Image.Image:
