@@ -124,7 +124,8 @@ def run_uncertainty(
     if as_json:
         print_json({"placement": str(used), "sorted_by": by, "file": out, "examples": records(table)})
         return
-    stdout().print(f"placement {used}, {passes} passes, sorted by {by}", soft_wrap=True)
+    how = "one plain pass" if used.is_none else f"placement {used}, {passes} passes"
+    stdout().print(f"{how}, sorted by {by}", soft_wrap=True)
     print_examples(table.head(show), by)
     accuracy = f", accuracy {table.correct.mean():.3f}" if "correct" in table else ""
     left = f" ({show} shown)" if show < len(table) else ""

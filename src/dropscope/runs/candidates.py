@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from dropscope.errors import BadInput
 from dropscope.injection import SiteMap, resolve
 from dropscope.placement import Placement
+from dropscope.progress import format_duration
 
 _TRIED = ("conv", "linear", "recurrent", "ffn", "attention", "embedding")
 _IN_BLOCKS = ("conv", "linear", "recurrent", "ffn")  # what `all` stands for
@@ -67,8 +68,9 @@ class Candidates:
         kept = tuple(self.sites[(2 * i + 1) * len(self.sites) // (2 * count)] for i in range(count))
         remarks = [f"{passes} passes instead of {self.passes}"] if passes < self.passes else []
         if count < len(self.sites):
-            remarks.append(f"{count} of {len(self.sites)} single sites, spread over the depth")
-        reason = f"to fit a budget of {budget:.0f} s (all would take about {expected:.0f} s)"
+            some = f"{count} of {len(self.sites)} single sites, spread over the depth"
+            remarks.append(some if count else f"none of the {len(self.sites)} single sites")
+        reason = f"to fit {format_duration(budget)} (all would take about {format_duration(expected)})"
         return replace(self, sites=kept, passes=passes, remarks=(f"{' and '.join(remarks)}, {reason}",))
 
 

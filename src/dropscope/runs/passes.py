@@ -23,6 +23,7 @@ from dropscope.runs.dense import dense_table
 from dropscope.runs.samples import joined, measured_on_passes
 
 LABELS = ("mean", "plain")
+_NAMED = {"label": "true_class", "prediction": "predicted_class"}  # columns of class numbers, and of their names
 Chosen = Sequence[str | Callable[..., Tensor]] | None
 
 
@@ -98,11 +99,11 @@ def uncertainty(
         progress: True or False; None shows progress where it is read.
 
     Returns:
-        A table in the order of the data: `id`, `group`, `label`, `prediction`, `predicted_class` (its name), `correct`
-        (those that are known), `probability` of the prediction, and a column per measure. Dense outputs have, in place
-        of these predictions, `dice` and `dice_1`, `dice_2`, … (or names) of all classes but the background, the first;
-        and each measure as its mean over the predicted foreground (`bald`) and each structure (`bald_1`, …). With
-        outputs="multilabel_logits", means over the labels.
+        A table in the order of the data: `id`, `group`, `label`, `prediction`, `true_class` and `predicted_class`
+        (their names), `correct` (those that are known), `probability` of the prediction, and a column per measure.
+        Dense outputs have, in place of these predictions, `dice` and `dice_1`, `dice_2`, … (or names) of all classes
+        but the background, the first; and each measure as its mean over the predicted foreground (`bald`) and each
+        structure (`bald_1`, …). With outputs="multilabel_logits", means over the labels.
 
     Raises:
         BadInput: For anything that cannot be used, before any work.
@@ -216,11 +217,11 @@ def _table(session: Session, block: StatisticsBlock, mean: Tensor, values: dict[
     if batch.groups is not None:
         table["group"] = batch.groups
     right = None if batch.labels is None else (prediction == batch.labels)
-    if batch.labels is not None:
-        table["label"] = batch.labels.numpy()
-    table["prediction"] = prediction.numpy()
-    if session.class_names is not None:
-        table["predicted_class"] = [session.class_names[number] for number in prediction.tolist()]
+    numbers = {"prediction": prediction} if batch.labels is None else {"label": batch.labels, "prediction": prediction}
+    for name, number in numbers.items():
+        table[name] = number.numpy()
+        if session.class_names is not None:
+            table[_NAMED[name]] = [session.class_names[one] for one in number.tolist()]
     table["probability"] = mean.amax(-1).numpy()
     if right is not None:
         table["correct"] = right.numpy()

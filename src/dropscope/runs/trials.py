@@ -33,6 +33,7 @@ from dropscope.runs.verdicts import Judgement, deferral_table, judge
 
 RATES = (0.1, 0.3, 0.5)
 _LEAST = 40  # examples, to choose on one half and judge on the other
+_HANGING: dict[str, Any] = {"subsequent_indent": " " * 9}
 _CHOOSING = 0.7  # share of the budget that choosing may take; set-up and judging take the rest
 
 
@@ -90,7 +91,7 @@ class Choice:
         lines = [
             f"tried    {count} placements × {measures} measures, {passes} passes, on {run.spec['examples']} examples",
             f"judged   the best of them on {judged.examples} other examples, with fresh masks",
-            *(f"remark   {remark}" for remark in self.remarks),
+            *(line for remark in self.remarks for line in textwrap.wrap(f"remark   {remark}", 79, **_HANGING)),
             "",
             *_deferral_lines(self.deferral, list(self.rankings)),
             "",
