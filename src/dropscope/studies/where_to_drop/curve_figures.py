@@ -37,10 +37,19 @@ def figure_1(studies: list[StudyRows]) -> Figure | str:
             if study.networks > 1:
                 axes.plot(_SHARE, 100 * curves.T, color=colour, linewidth=0.6, alpha=0.35)
             axes.plot(_SHARE, 100 * curves.mean(0), color=colour, linewidth=2, label=f"{word}: {placement}")
+        _draw_single_pass(axes, study)
         _dress(axes, study.task.name)
         axes.legend(frameon=False, fontsize=8, loc="best")
     figure.suptitle("Accuracy as less certain examples are let in (expected entropy)", fontsize=11)
     return figure
+
+
+def _draw_single_pass(axes: Axes, study: StudyRows) -> None:
+    """What one plain pass does, ranked by its entropy; nothing where a study did not keep it."""
+    single = [values(study, i, "none", "plain_entropy") for i in range(study.networks)]
+    if all(len(correct) for _, correct in single):
+        mean = np.stack([_curve(*one) for one in single]).mean(0)
+        axes.plot(_SHARE, 100 * mean, color="black", linestyle="--", linewidth=1.4, label="one plain pass, its entropy")
 
 
 def figure_4(studies: list[StudyRows]) -> Figure | str:

@@ -102,14 +102,16 @@ class Evaluation:
         return pd.DataFrame(rows)
 
     def _curves(self, net: nn.Module) -> pd.DataFrame:
-        """Per-example values of the placements of table 3 (in this task's layers) and of the first layer alone."""
+        """Per-example values of the placements of table 3 (in this task's layers), of the first layer alone, and of one
+        plain pass."""
         tables = []
-        for placement in curve_placements(self.task):
+        for placement in (*curve_placements(self.task), "none"):
+            chosen = ["plain_entropy"] if placement == "none" else list(measures.DEFAULT)
             table = uncertainty(
-                net, placement, self.task.test, self.size.passes, groups=self.task.test_groups, device=self.device,
-                progress=False,
+                net, placement, self.task.test, self.size.passes, measures=chosen, groups=self.task.test_groups,
+                device=self.device, progress=False,
             )  # fmt: skip
-            names = [name for name in measures.DEFAULT if name in table]
+            names = [name for name in chosen if name in table]
             long = table.melt(id_vars=["id", "correct"], value_vars=names, var_name="measure", value_name="uncertainty")
             tables.append(long.assign(placement=placement).rename(columns={"id": "example"}))
         return pd.concat(tables, ignore_index=True)[["placement", "measure", "example", "uncertainty", "correct"]]
