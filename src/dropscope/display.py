@@ -62,7 +62,7 @@ class Table:
         parts = [f"<div><strong>{html.escape(self.caption)}</strong></div>"] if self.caption else []
         if self.rows:
             rows = "".join(f"<tr>{row}</tr>" for row in body)
-            table = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
+            table = f"<thead><tr>{head}</tr></thead>" * any(self.titles) + f"<tbody>{rows}</tbody>"
             parts.append(f'<table style="border-collapse: collapse">{table}</table>')
         parts += [f'<div style="opacity: 0.75">{html.escape(note)}</div>' for note in notes]
         return f"<div>{''.join(parts)}</div>"

@@ -509,3 +509,55 @@ def test_a_batch_that_is_not_along_dimension_0_is_refused() -> None:
         with refused("encoder.layers.0.linear1") as caught:
             net(zoo.sequences())
     assert "encoder.layers.0.linear1@after_activation" in caught.value.what
+
+
+# --- graphs of the model ----------------------------------------------------------------------------------------------
+
+
+def _plain_net() -> tuple[nn.Module, Tensor]:
+    return zoo.seeded(lambda: nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))).eval(), zoo.vectors(4)
+
+
+GRAPHS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
+    "jit.trace": lambda net, x: torch.jit.trace(net, x),
+    "export": lambda net, x: torch.export.export(net, (x,), strict=False),
+    "compile": lambda net, x: torch.compile(net, backend="eager")(x),
+    "compile of a step": lambda net, x: torch.compile(lambda y: net(y).sum(), backend="eager")(x),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("ran_before", [False, True])
+def test_a_graph_of_the_model_is_refused(name: str, ran_before: bool) -> None:
+    net, x = _plain_net()
+    with torch.no_grad(), injected(net, "0=.5") as noise:
+        if ran_before:
+            noise.at(ids=list("abcd"))
+            net(x)
+        with refused("model") as caught:
+            GRAPHS[name](net, x)
+        assert "eagerly" in str(caught.value)
+        assert net(x).shape == (4, 3)  # the noise is still in it
+    assert not net._forward_pre_hooks
+    torch.testing.assert_close(torch.compile(net, backend="eager")(x), net(x))  # and outside it may be compiled
+
+
+@pytest.mark.parametrize(
+    "bake",
+    [
+        lambda net, x: torch.export.export(net, (x,), strict=True),
+        lambda net, x: torch.compile(net, backend="eager", fullgraph=True)(x),
+    ],
+)
+def test_torch_itself_refuses_whole_graphs_for_our_reason(bake: Callable[[nn.Module, Tensor], Any]) -> None:
+    net, x = _plain_net()
+    with torch.no_grad(), injected(net, "0=.5"), pytest.raises(Exception, match="must run eagerly"):
+        bake(net, x)
+
+
+def test_a_model_without_noise_may_be_exported() -> None:
+    net, x = _plain_net()
+    with torch.no_grad(), injected(net, "none", site_map=examine(net, Call.of(x))):
+        program = torch.export.export(net, (x,), strict=False)
+    torch.testing.assert_close(program.module()(x), net(x))

@@ -52,7 +52,7 @@ def choose_engine(
         return LoopEngine(session, placements, passes)
     if not any(placements):
         return LoopEngine(session, placements, passes, reason="without noise there is nothing to share")
-    if session.half is not None:
+    if session.half:
         if engine == "shared":
             remedy = "write engine='auto', or precision='fp32'"
             raise BadInput("engine must be the loop for precision='bf16'", "engine", engine, remedy)
@@ -82,7 +82,7 @@ def folded_loop(
     on_device = session.with_data(sorted_data.on(session.device))
     folded = LoopEngine(on_device, placements, passes, fold=True, memory=memory, reason=reason)
     apart = _difference(session, folded)
-    if apart <= (_FOLDED if session.half is None else _FOLDED_HALF):
+    if apart <= (_FOLDED_HALF if session.half else _FOLDED):
         return folded
     log.warning("passes run one by one: in one forward they differ by %.1e", apart)
     return LoopEngine(session, placements, passes, reason=reason)

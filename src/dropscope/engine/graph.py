@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from dropscope.errors import DropscopeError, first_line
-from dropscope.model import Call, code_fingerprint, random_state_kept, shadow, writes
+from dropscope.model import Call, code_fingerprint, random_state_kept, shadow, undisturbed, writes
 from dropscope.tracing import About, Point, Visitor, trace
 
 _BATCH = (
@@ -73,13 +73,14 @@ def capture(model: nn.Module, call: Call, points: Iterable[Point]) -> Captured:
     wanted = tuple(sorted(points))
     weights = tuple((id(p), writes(p)) for p in (*model.parameters(), *model.buffers()))
     key = wanted, _signature(call), weights, code_fingerprint(model)
-    kept = _cache.setdefault(model, [])
-    for known, captured in kept:
-        if known == key:
-            return captured
-    captured = _export(model, call, wanted)
-    kept[:] = [*kept[-3:], (key, captured)]
-    return captured
+    with undisturbed():  # to torch, the whole process exports
+        kept = _cache.setdefault(model, [])
+        for known, captured in kept:
+            if known == key:
+                return captured
+        captured = _export(model, call, wanted)
+        kept[:] = [*kept[-3:], (key, captured)]
+        return captured
 
 
 def _signature(call: Call) -> Any:

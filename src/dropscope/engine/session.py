@@ -32,7 +32,18 @@ from dropscope.injection import (
     resolve,
 )
 from dropscope.loading import as_class_names, as_loaded, class_names_of_model, settle_class_names
-from dropscope.model import Call, Outputs, accepted, device_of, probabilities, state_kept, unwrap
+from dropscope.model import (
+    Call,
+    Outputs,
+    Shadows,
+    accepted,
+    device_of,
+    probabilities,
+    shadow,
+    state_kept,
+    undisturbed,
+    unwrap,
+)
 from dropscope.placement import Placement, as_placement
 
 PRECISIONS = ("fp32", "bf16")
@@ -44,7 +55,8 @@ _SHAPES = 8  # of batches that the model is tried on before the passes
 class Session:
     """A model and its data, checked."""
 
-    model: nn.Module  # sites and audits are its
+    model: nn.Module  # sites and audits are its; nothing runs in it
+    shadows: Shadows  # of the model, or of its copy in half precision: they run the passes
     data: Data
     site_map: SiteMap
     outputs: Outputs
@@ -54,17 +66,17 @@ class Session:
     classes: int
     dense: bool  # a prediction per voxel, pixel or label, not per example
     ignore_label: int | None = None  # marks what has no label
-    half: nn.Module | None = None  # a copy in bf16, which then runs the passes
+    precision: str = "fp32"  # or "bf16"
     class_names: tuple[str, ...] | None = None  # in the order of the outputs
 
     @property
     def running(self) -> nn.Module:
-        """The model that runs the passes."""
-        return self.model if self.half is None else self.half
+        """The model that runs the passes: a shadow that is this thread's alone."""
+        return self.shadows.own
 
     @property
-    def precision(self) -> str:
-        return "fp32" if self.half is None else "bf16"
+    def half(self) -> bool:
+        return self.precision == "bf16"
 
     def forward(self, call: Call) -> Tensor:
         """Probabilities [examples, classes, …] of one forward, noise or none, as the open context has it."""
@@ -73,7 +85,7 @@ class Session:
     def fed(self, call: Call) -> Call:
         """The call as the model that runs takes it: on its device, numbers in its precision."""
         call = call.to(self.device)
-        if self.half is None:
+        if not self.half:
             return call
         return call.map(lambda t: t.to(torch.bfloat16) if t.is_floating_point() else t)
 
@@ -98,7 +110,11 @@ class Session:
             audit_union(self._audited(), resolved, placements)
 
     def _audited(self) -> Audited:
-        return Audited(self.model, self.site_map, self.data.batches[0].call.to(self.device), self.seed)
+        model = shadow(self.model) if self.half else self.running
+        return Audited(model, self.site_map, self.data.batches[0].call.to(self.device), self.seed)
+
+    def in_fp32(self) -> Session:
+        return replace(self, precision="fp32", shadows=Shadows(self.model)) if self.half else self
 
     def with_data(self, data: Data) -> Session:
         return replace(self, data=data)
@@ -185,7 +201,8 @@ def open_session(
     first = data.batches[0]
     labels = [batch.labels for batch in data.batches if batch.labels is not None]
     few = first.call.to(where).take(range(min(2, first.n)))
-    site_map, shown = _examined(model, few, outputs, labels)
+    shadows = Shadows(model)
+    site_map, shown = _examined(shadows.own, few, outputs, labels)
     if len(shown) != min(2, first.n):
         remedy = "return one row per example along axis 0"
         received = Phrase(f"an output of shape {tuple(shown.shape)} for {min(2, first.n)} examples")
@@ -199,11 +216,14 @@ def open_session(
         remedy = "pass one class index per prediction: [N] for classification, [N, *spatial] for dense outputs"
         received = Phrase(f"shape {tuple(labels[0].shape)}")
         raise BadInput("labels must have the shape of the predictions", "labels", received, remedy)
-    half = copy.deepcopy(model).to(torch.bfloat16) if precision == "bf16" else None
+    if precision == "bf16":
+        shadows = Shadows(copy.deepcopy(model).to(torch.bfloat16))
     classes, dense = shown.shape[1], shown.dim() > 2
     named = shown.shape[2] if outputs == "multilabel_logits" else classes
     names = settle_class_names(as_class_names(class_names), of_data, class_names_of_model(model), named)
-    return Session(model, data, site_map, outputs, where, seed, masks, classes, dense, ignore_label, half, names)
+    return Session(
+        model, shadows, data, site_map, outputs, where, seed, masks, classes, dense, ignore_label, precision, names
+    )
 
 
 def _examined(model: nn.Module, call: Call, outputs: Outputs, labels: Sequence[Tensor]) -> tuple[SiteMap, Tensor]:
@@ -225,10 +245,14 @@ def _other_shapes(data: Data) -> Iterator[Call]:
 
 @contextmanager
 def precise() -> Iterator[None]:
-    """True fp32 in convolutions and products: cuDNN takes TF32 by default, which moves scores."""
-    kept = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = kept
+    """True fp32 in convolutions and products: cuDNN takes TF32 by default, which moves scores.
+
+    The setting is the whole process's, so one thread at a time is in such a block.
+    """
+    with undisturbed():
+        kept = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = kept

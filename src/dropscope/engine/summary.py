@@ -86,7 +86,7 @@ class PlanSummary:
         lines = str(kept).splitlines()
         hidden = len(str(self).splitlines()) - len(lines)
         if hidden:
-            lines.insert(2 + _SHOWN, f"  … and {hidden} more lines: print the plan")
+            lines.insert(2 + _SHOWN, f"  … and {hidden} more of them: print the plan")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -98,7 +98,7 @@ class PlanSummary:
             rows.append(("memory for values", f"{self.memory / 2**20:.0f} MiB"))
         notes = [*self.tree, *(f"merged: {line}" for line in self.merged)]
         if len(notes) > LINES:
-            notes = [*notes[:LINES], f"… and {len(notes) - LINES} more lines: print the plan"]
+            notes = [*notes[:LINES], f"… and {len(notes) - LINES} more of them: print the plan"]
         caption = f"plan for the {self.engine} engine" + (f" ({cut(self.reason, 160)})" if self.reason else "")
         return Table(("", ""), rows, caption, notes, names=2).html()
 

@@ -22,7 +22,7 @@ from dropscope.injection.injector import Noise, disturbed
 from dropscope.injection.resolution import ResolvedPlacement, SiteNoise, resolve
 from dropscope.injection.sites import SiteMap, examine
 from dropscope.injection.tally import Tally, disagreement, disagreement_of_own, state_mark
-from dropscope.model import Call, accepted, device_of, output_tensors, state_kept, unwrap
+from dropscope.model import Call, accepted, device_of, output_tensors, random_state_kept, shadow, state_kept, unwrap
 from dropscope.noise import disturb
 from dropscope.placement import Placement, as_placement
 from dropscope.tracing import Point
@@ -174,7 +174,7 @@ def audit(model: nn.Module, placement: Placement | str, example: Any, seed: int 
         >>> result.ok, result.findings[0].site, result.findings[0].asked
         (True, '2@input', 0.5)
     """
-    model = unwrap(model)
+    model = shadow(unwrap(model))
     placement = as_placement(placement)
     call = Call.of(example, "example").to(device_of(model))
     with accepted(call, "example"):
@@ -204,16 +204,16 @@ def audit_resolved(audited: Audited, resolved: ResolvedPlacement, placement: Pla
     """`audit` for a placement already resolved."""
     model, site_map = audited.model, audited.site_map
     audited = replace(audited, call=audited.call.take(range(min(_EXAMPLES, audited.call.examples))))
-    before, state = state_mark(model), torch.get_rng_state()
-    with torch.no_grad(), state_kept(model):
+    before = state_mark(model)
+    with torch.no_grad(), state_kept(model), random_state_kept():
+        state = torch.get_rng_state()
         tallies, outputs, coupled = _tallied(audited, resolved)
         effects = _effects(audited, resolved)
+        drew = not torch.equal(state, torch.get_rng_state())
         problems = [f"{name} moved" for name, mark in state_mark(model).items() if before.get(name) != mark]
     remarks = [*_remarks(placement, resolved, site_map), *_shifts(resolved, tallies)]
-    if not torch.equal(state, torch.get_rng_state()):
-        torch.set_rng_state(state)
-        if not site_map.nondeterministic:  # a LayerDrop that draws in eval too, and then drops nothing
-            remarks.append("the model draws from torch's global random state, without effect on a plain pass")
+    if drew and not site_map.nondeterministic:  # a LayerDrop that draws in eval too, and then drops nothing
+        remarks.append("the model draws from torch's global random state, without effect on a plain pass")
     if resolved and not _vary(outputs) and _must_vary(resolved, tallies):
         problems.append("the outputs of different passes are identical")
     for field, rate in ignored_fields(getattr(model, "config", None)).items():

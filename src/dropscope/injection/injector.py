@@ -6,6 +6,7 @@ global random state is never used. See `tracing` for how a forward is followed, 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,13 +20,14 @@ from dropscope.errors import BadInput, Phrase
 from dropscope.injection.deferred import DeferredNoise, Ledger
 from dropscope.injection.resolution import ResolvedPlacement, SiteNoise, resolve
 from dropscope.injection.sites import SiteMap, examine
-from dropscope.model import Call, evaluating, id_keys, is_hooked, unwrap
+from dropscope.model import OURS, Call, evaluating, id_keys, is_hooked, unwrap
 from dropscope.noise import disturb, noise_kernels, site_key, start, streams
 from dropscope.placement import Placement, as_placement
 from dropscope.tracing import About, Point, Visitor, trace
 
 Watcher = Callable[[Point, SiteNoise, Tensor, Tensor, Tensor], None]
 MASKS = ("per_example", "per_pass")
+_NO_GRAPHS = "model must run eagerly inside `injected`: a graph of it would repeat the masks of one pass"
 
 
 class Noise(Visitor):
@@ -251,7 +253,7 @@ def injected(
 
     Raises:
         BadInput: If an argument cannot be used, the placement does not fit the model, noise is already in the model,
-            or something other than the model itself is called inside.
+            something other than the model itself is called inside, or the model is compiled, exported or traced there.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3)).eval()
@@ -267,7 +269,7 @@ def injected(
     check_choice(masks, "masks", MASKS)
     model = unwrap(model)
     resolved = None if site_map is None else resolve(placement, site_map)
-    with _open(model, Noise(model, placement, seed, masks, site_map, resolved)) as noise:
+    with _open(model, Noise(model, placement, seed, masks, site_map, resolved)) as noise, _eager_only(model, noise):
         yield noise
 
 
@@ -298,6 +300,37 @@ def _open(model: nn.Module, noise: Noise) -> Iterator[Noise]:
         else:
             with trace(model, noise, alone=_refuse_submodule):
                 yield noise
+
+
+@contextmanager
+def _eager_only(model: nn.Module, noise: Noise) -> Iterator[None]:
+    """Refuses what would turn the model into a graph: it would keep the masks of one pass for ever."""
+    if noise.idle:
+        yield
+        return
+    handle = model.register_forward_pre_hook(_refuse_graph, prepend=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _refuse_graph(module: nn.Module, args: Any) -> None:
+    if torch.compiler.is_dynamo_compiling():
+        raise RuntimeError(_NO_GRAPHS)  # Dynamo follows this line in thought only, and reports it or calls us for real
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or _is_compiled():
+        received = Phrase("a call by torch.compile, torch.export or torch.jit.trace")
+        raise BadInput(_NO_GRAPHS, "model", received, "compile or export it outside, or use dropscope.sample")
+
+
+setattr(_refuse_graph, OURS, True)
+
+
+def _is_compiled() -> bool:
+    """Whether torch.compile called the model and went on without a graph because it met our hooks."""
+    frames = sys.modules.get("torch._C._dynamo.eval_frame")
+    callback = getattr(frames, "get_eval_frame_callback", lambda: None)()
+    return callable(callback)
 
 
 def _refuse_submodule(path: str) -> None:

@@ -3,6 +3,7 @@
 from dropscope.model.fingerprints import code_fingerprint, digest, raw, weights_fingerprint
 from dropscope.model.handling import (
     OURS,
+    Shadows,
     device_of,
     evaluating,
     is_hooked,
@@ -10,6 +11,7 @@ from dropscope.model.handling import (
     runs_fused,
     shadow,
     state_kept,
+    undisturbed,
     unwrap,
     writes,
 )
@@ -30,6 +32,7 @@ __all__ = [
     "OURS",
     "Call",
     "Outputs",
+    "Shadows",
     "accepted",
     "code_fingerprint",
     "device_of",
@@ -47,6 +50,7 @@ __all__ = [
     "shadow",
     "state_kept",
     "tensors",
+    "undisturbed",
     "unwrap",
     "weights_fingerprint",
     "writes",

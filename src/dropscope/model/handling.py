@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -69,9 +70,28 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+_one_at_a_time = threading.RLock()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No other thread is in such a block: for work that reads or changes what all threads of a process share.
+
+    That is global random state, torch's numeric settings, and whether a model is being exported.
+    """
+    with _one_at_a_time:
+        yield
+
+
 @contextmanager
 def random_state_kept() -> Iterator[None]:
     """Restores the global random state of Python, NumPy, torch and CUDA afterwards."""
+    with undisturbed(), _random_state_kept():
+        yield
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - the global state is meant
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
@@ -141,6 +161,21 @@ def shadow(model: nn.Module) -> nn.Module:
                 module._forward_hooks_always_called.pop(key, None)
                 module._forward_pre_hooks_with_kwargs.pop(key, None)
     return copied
+
+
+class Shadows:
+    """A shadow of a model for each thread: what one thread does to its own, no other sees."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._local = threading.local()
+
+    @property
+    def own(self) -> nn.Module:
+        """The shadow of the present thread, made when it first asks."""
+        if not hasattr(self._local, "shadow"):
+            self._local.shadow = shadow(self._model)
+        return self._local.shadow
 
 
 def _uncopyable(model: nn.Module, shared: dict[int, torch.Tensor]) -> dict[int, Any]:

@@ -80,7 +80,7 @@ def _exit_hook(entered: TracedModule, visitor: Visitor, current: list[Tracer]) -
     thread = threading.get_ident()
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        if threading.get_ident() != thread or not current or not current[0].inside(entered):
+        if not current or threading.get_ident() != thread or not current[0].inside(entered):
             return None
         try:
             return current[0].leave(entered, output)

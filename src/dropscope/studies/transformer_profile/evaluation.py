@@ -120,12 +120,10 @@ def difference(on: Bench, placement: Placement, passes: int, masks: str, seed: i
 
     In fp32 no noise is deferred, so this also shows whether deferring changes anything.
     """
-    if on.session.half is None:
+    if not on.session.half:
         return 0.0, 0.0
     half = on.engine(placement, passes, masks, seed)
-    single = LoopEngine(
-        replace(half.session, half=None), half.placements, passes, fold=True, may_wait=False, tokens=on.tokens
-    )
+    single = LoopEngine(half.session.in_fp32(), half.placements, passes, fold=True, may_wait=False, tokens=on.tokens)
 
     def flat(engine: LoopEngine) -> Tensor:
         return torch.cat([block.probabilities.flatten() for _, block in engine.samples_of_all(0)])
