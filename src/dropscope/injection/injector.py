@@ -318,7 +318,7 @@ def _eager_only(model: nn.Module, noise: Noise) -> Iterator[None]:
 def _refuse_graph(module: nn.Module, args: Any) -> None:
     if torch.compiler.is_dynamo_compiling():
         raise RuntimeError(_NO_GRAPHS)  # Dynamo follows this line in thought only, and reports it or calls us for real
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or _is_compiled():
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or _is_compiled():  # type: ignore[attr-defined]
         received = Phrase("a call by torch.compile, torch.export or torch.jit.trace")
         raise BadInput(_NO_GRAPHS, "model", received, "compile or export it outside, or use dropscope.sample")
 
