@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -55,8 +56,8 @@ def _run_here(work: Work, todo: Sequence[Network], tick: Tick) -> None:
 
 def _run_in_processes(work: Work, todo: Sequence[Network], workers: int, tick: Tick) -> None:
     spawning = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
-    steps, seen = spawning.Value("q", 0), 0
-    with ProcessPoolExecutor(workers, spawning, _start_worker, (work, steps, os.getpid())) as pool:
+    steps, seen, stopped = spawning.Value("q", 0), 0, spawning.Event()
+    with ProcessPoolExecutor(workers, spawning, _start_worker, (work, steps, stopped, os.getpid())) as pool:
         futures = [pool.submit(_run_unit_in_worker, unit) for unit in todo]
         waiting = set(futures)
         try:
@@ -68,6 +69,7 @@ def _run_in_processes(work: Work, todo: Sequence[Network], workers: int, tick: T
                 for future in finished:
                     _result(future.result, workers)
         finally:
+            stopped.set()
             for future in futures:
                 future.cancel()
 
@@ -91,14 +93,16 @@ def _result(result: Callable[[], str], workers: int) -> str:
         raise BadInput(what, "workers", Phrase(str(workers)), remedy) from error
 
 
-_worker: dict[str, Any] = {}  # of a worker process: its work and volumes, read once, and the steps of all workers
+# Of a worker process: its work and volumes, read once, the steps of all workers, and whether they are to stop.
+_worker: dict[str, Any] = {}
 
 
-def _start_worker(work: Work, steps: Any, parent: int) -> None:
+def _start_worker(work: Work, steps: Any, stopped: Any, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the study too, and that stops its workers
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     if work.threads:
         torch.set_num_threads(work.threads)
-    _worker.update(work=work, prepared=read_prepared(Path(work.folder) / PREPARED), steps=steps)
+    _worker.update(work=work, prepared=read_prepared(Path(work.folder) / PREPARED), steps=steps, stopped=stopped)
 
 
 def _exit_with_parent(parent: int, poll: float = _POLL) -> None:
@@ -113,5 +117,7 @@ def _run_unit_in_worker(unit: Network) -> str:
 
 
 def _count_steps_done(count: int) -> None:
+    if _worker["stopped"].is_set():
+        raise InterruptedError("the study was stopped")
     with _worker["steps"].get_lock():
         _worker["steps"].value += count
