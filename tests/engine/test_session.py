@@ -113,7 +113,7 @@ SWEEP_ONLY: dict[str, tuple[dict[str, Any], str, str]] = {
     "keep without number": ({"keep": "top:"}, "keep", "keep='top:50'"),
     "objective": ({"objective": "auroc"}, "objective", "'error_auroc'"),
     "score": ({"scores": ["aurk"]}, "scores", "'aurc'"),
-    "a score of probabilities": ({"scores": ["ece"]}, "scores", "'ece'"),
+    "a score of segmentations": ({"scores": ["dice"]}, "scores", "'dice'"),
     "memory": ({"memory": "lots"}, "memory", "memory='4GiB'"),
     "too little memory": ({"memory": 1000}, "memory", "1 MiB"),
     "unlabelled": ({"labels": None}, "data", "labels"),
