@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,8 +51,42 @@ def format_duration(seconds: float) -> str:
 
 
 @contextmanager
+def stage(what: str, *, show: bool | None = None) -> Iterator[None]:
+    """Announces work of unknown length while the block runs; without a terminal, only work that is not short.
+
+    Args:
+        what: The work, as in "tracing the model".
+        show: None announces it on standard error; False does not.
+    """
+    if show is False:
+        yield
+    elif sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(what):
+            yield
+    else:
+        started = time.monotonic()
+        timer = threading.Timer(_QUIET_SECONDS, lambda: print(f"{what} …", file=sys.stderr, flush=True))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            taken = time.monotonic() - started
+            if taken > _LINE_SECONDS:
+                print(f"{what}: {format_duration(taken)}", file=sys.stderr, flush=True)
+
+
+@contextmanager
 def track(
-    what: str, total: int, unit: str = "predictions", *, show: bool | None = None
+    what: str,
+    total: int,
+    unit: str = "predictions",
+    *,
+    show: bool | None = None,
+    then: Callable[[float], float] = lambda whole: 0.0,
 ) -> Iterator[Callable[[int], None]]:
     """Shows progress while the block runs; yields `tick(count)`, to be called after each `count` units of work.
 
@@ -61,36 +96,55 @@ def track(
         unit: What is counted.
         show: None for a bar in a notebook and on a terminal, and lines where standard error is neither; False for
             nothing.
+        then: Seconds of the work that comes after this, from those that this takes in all. The time left has them too.
     """
     if show is False or total <= 0:
         yield lambda count: None
     elif (display := _notebook_display()) is not None:
-        yield from _updated_line(what, total, unit, display)
+        yield from _updated_line(_Pace(total, unit, then), what, display)
     elif sys.stderr.isatty():
-        yield from _bar(what, total, unit)
+        yield from _bar(_Pace(total, unit, then), what)
     else:
-        yield _lines(what, total, unit)
+        yield _lines(_Pace(total, unit, then), what)
 
 
-def _bar(what: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+class _Pace:
+    """How much is done, how fast, and how long the rest takes."""
+
+    def __init__(self, total: int, unit: str, then: Callable[[float], float]) -> None:
+        self.total, self.unit, self.then = total, unit, then
+        self.started, self.done = time.monotonic(), 0
+
+    @property
+    def share(self) -> float:
+        return min(self.done / self.total, 1.0)
+
+    def __str__(self) -> str:
+        if not self.done:  # no pace before anything is done
+            return ""
+        taken = time.monotonic() - self.started
+        whole = taken * self.total / self.done
+        left = max(0.0, whole - taken) + self.then(whole)
+        return f"{format_pace(self.done, taken, self.unit)}, {format_duration(left)} left"
+
+
+def _bar(pace: _Pace, what: str) -> Iterator[Callable[[int], None]]:
     # Imported where a bar is drawn: rich.progress draws from Python's global random state when it is imported.
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn
 
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
+        BarColumn(bar_width=20),
         TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[pace]}"),
     )
-    started = time.monotonic()
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total, rate="")
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=pace.total, pace="")
 
         def tick(count: int) -> None:
-            done = bar.tasks[task].completed + count
-            rate = format_pace(done, time.monotonic() - started, unit) if done else ""
-            bar.update(task, advance=count, rate=rate)
+            pace.done += count
+            bar.update(task, advance=count, pace=str(pace))
 
         yield tick
 
@@ -106,10 +160,9 @@ def _notebook_display() -> Callable[..., Any] | None:
     return display
 
 
-def _updated_line(what: str, total: int, unit: str, display: Callable[..., Any]) -> Iterator[Callable[[int], None]]:
+def _updated_line(pace: _Pace, what: str, display: Callable[..., Any]) -> Iterator[Callable[[int], None]]:
     """One line of text that is written over: it needs no widgets. Work that is soon over shows nothing."""
-    started = last = time.monotonic()
-    done = 0
+    last = pace.started
     handle: Any = None
 
     def show(text: str) -> None:
@@ -120,38 +173,34 @@ def _updated_line(what: str, total: int, unit: str, display: Callable[..., Any])
             handle.update({"text/plain": text}, raw=True)
 
     def tick(count: int) -> None:
-        nonlocal done, last
-        done += count
+        nonlocal last
+        pace.done += count
         now = time.monotonic()
-        taken = now - started
-        if done and taken > _QUIET_SECONDS / 2 and (handle is None or now - last > _UPDATE_SECONDS):
+        late = now - pace.started > _QUIET_SECONDS / 2
+        if pace.done and late and (handle is None or now - last > _UPDATE_SECONDS):
             last = now
-            filled = round(_BAR_WIDTH * min(done / total, 1.0))
+            filled = round(_BAR_WIDTH * pace.share)
             bar = "█" * filled + "░" * (_BAR_WIDTH - filled)
-            left = format_duration(max(total - done, 0) * taken / done)
-            show(f"{what} {bar} {min(done / total, 1.0):.0%}, {format_pace(done, taken, unit)}, {left} left")
+            show(f"{what} {bar} {pace.share:.0%}, {pace}")
 
     try:
         yield tick
     finally:
         if handle is not None:
-            taken = time.monotonic() - started
-            ended = "" if done >= total else f" ({done / total:.0%})"
-            show(f"{what}: {format_count(done)} {unit} in {format_duration(taken)}{ended}")
+            taken = time.monotonic() - pace.started
+            ended = "" if pace.done >= pace.total else f" ({pace.share:.0%})"
+            show(f"{what}: {format_count(pace.done)} {pace.unit} in {format_duration(taken)}{ended}")
 
 
-def _lines(what: str, total: int, unit: str) -> Callable[[int], None]:
-    started = last = time.monotonic()
-    done = 0
+def _lines(pace: _Pace, what: str) -> Callable[[int], None]:
+    last = pace.started
 
     def tick(count: int) -> None:
-        nonlocal done, last
-        done += count
+        nonlocal last
+        pace.done += count
         now = time.monotonic()
-        if done and now - started > _QUIET_SECONDS and now - last > _LINE_SECONDS:  # no pace before anything is done
+        if pace.done and now - pace.started > _QUIET_SECONDS and now - last > _LINE_SECONDS:
             last = now
-            taken = now - started
-            pace, left = format_pace(done, taken, unit), format_duration((total - done) * taken / done)
-            print(f"{what}: {done / total:.0%}, {pace}, {left} left", file=sys.stderr, flush=True)
+            print(f"{what}: {pace.share:.0%}, {pace}", file=sys.stderr, flush=True)
 
     return tick

@@ -80,6 +80,7 @@ def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("dropscope.progress._QUIET_SECONDS", 3600.0)  # however slow this machine is
     (tmp_path / "toy.py").write_text(TOY)
 
     def run(*arguments: str, code: int = 0, wrote: tuple[str, ...] = ()):
@@ -150,8 +151,14 @@ def test_sites_shows_layers_and_says_what_it_hides(run):
 
 
 def test_sites_in_a_narrow_terminal_breaks_no_name(run, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "62")
-    assert "fc1\n    linear, 32: after_activation" in run("sites", "toy.py:model", *TOY_DATA).stdout
+    monkeypatch.setenv("COLUMNS", "30")
+    result = run("sites", "toy.py:model", *TOY_DATA)
+    assert [line.split() for line in result.stdout.splitlines()[:3]] == [
+        ["site", "kind"],
+        ["conv1", "conv"],
+        ["fc1", "linear"],
+    ]
+    assert "not shown in 30 columns" in result.stdout
 
 
 def test_sites_as_json_holds_every_site(run):
@@ -341,10 +348,31 @@ SWEEP = ("sweep", "toy.py:model", *TOY_DATA, "--sites", "fc1", "--rates", "0.2,0
 def test_a_sweep_prints_its_best_rows_beside_the_plain_pass(run):
     result = run(*SWEEP, "--objective", "error_auroc", "--label", "plain")
     lines = result.stdout.splitlines()
-    assert lines[0].split()[:5] == ["placement", "measure", "accuracy↑", "error_auroc↑", "aurc↓"]
+    assert lines[0].split()[:3] == ["placement", "measure", "error_auroc↑"]
+    assert lines[0].split()[-3:] == ["cost↓", "aurc↓", "isotonic_penalty↓"]
     assert {line.split()[0] for line in lines[1:11]} == {"fc1=0.2", "fc1=0.5"}
     assert {line.split()[0] for line in lines[11:14]} == {"none"}
     assert lines[-1].startswith("10 rows by the")
+
+
+@pytest.mark.parametrize("columns", [80, 100, 140])
+def test_a_sweep_fits_its_terminal_and_names_its_placements(run, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    result = run("sweep", "toy.py:model", *TOY_DATA, "--sites", "conv1,fc1,fc2", "--rates", ".25", "--passes", "2")
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert lines[0].split()[:3] == ["placement", "measure", "aurc↓"]
+    assert "…" not in result.stdout
+    assert any(line.startswith("conv1=0.25") for line in lines)
+
+
+def test_a_sweep_over_named_placements(run):
+    run("sweep", "toy.py:model", *TOY_DATA, "--passes", "2", code=2)
+    (options := ["sweep", "toy.py:model", *TOY_DATA, "--passes", "2", "--json"]).extend(["--placements"])
+    texts = json.loads(run(*options, "fc1=0.5;conv1=.25").stdout)
+    assert {row["placement"] for row in texts["best"]} == {"fc1=0.5", "conv1=0.25"}
+    both = json.loads(run(*options, "fc1=0.5", "--sites", "conv1", "--rates", "0.25").stdout)
+    assert {row["placement"] for row in both["best"]} == {"fc1=0.5", "conv1=0.25"}
 
 
 def test_a_sweep_as_json_and_its_folder(run):
@@ -356,7 +384,9 @@ def test_a_sweep_as_json_and_its_folder(run):
 
 def test_a_sweep_that_is_only_planned(run):
     assert "2 placements" in run(*SWEEP, "--out", "rows", "--dry-run").stdout
-    assert json.loads(run(*SWEEP, "--dry-run", "--json").stdout)
+    answer = json.loads(run(*SWEEP, "--dry-run", "--json").stdout)
+    assert set(answer["stages"]) == {"set-up", "passes", "scores", "finalists"}
+    assert answer["seconds"] == pytest.approx(sum(answer["stages"].values()))
 
 
 def test_a_folder_holds_one_sweep(run):

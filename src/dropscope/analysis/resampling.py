@@ -16,6 +16,7 @@ from dropscope import scores
 
 REPLICATES = 500
 _AT_ONCE = 1 << 22  # resampled values handled at once
+_CACHED = 1 << 18  # as many as the caches of a CPU hold
 
 
 def group_numbers(groups: Sequence[Hashable]) -> np.ndarray:
@@ -96,12 +97,13 @@ def bootstrap(
 def bootstrap_scores(uncertainty: Tensor, correct: Tensor, indices: Sequence[Tensor]) -> dict[str, Tensor]:
     """Ranking scores and accuracy of every replicate, `[replicates]`, for one measure `[n]` and its outcome `[n]`."""
 
-    def statistics(chosen: Tensor) -> dict[str, Tensor]:
-        chosen = chosen.to(uncertainty.device)
-        right = correct[chosen]
-        return scores.ranking_scores(uncertainty[chosen], right) | {"accuracy": right.double().mean(-1)}
-
-    return bootstrap(statistics, indices)
+    n = len(uncertainty)
+    at_once = max(1, (_CACHED if uncertainty.device.type == "cpu" else _AT_ONCE) // n)
+    parts = []
+    for start in range(0, len(indices), at_once):
+        counts = torch.stack([torch.bincount(chosen, minlength=n) for chosen in indices[start : start + at_once]])
+        parts.append(scores.weighted_ranking_scores(uncertainty, correct, counts.to(uncertainty.device)))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def interval(replicates: Tensor | np.ndarray, level: float = 0.95) -> tuple[float, float]:

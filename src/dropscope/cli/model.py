@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from dropscope.checks import check_passes
 from dropscope.cli.app import app
-from dropscope.cli.console import print_json, print_plan, print_rows, print_sites, records, stderr, stdout
+from dropscope.cli.console import print_audit, print_json, print_plan, print_rows, print_sites, records, stderr, stdout
 from dropscope.cli.options import (
     AsJson,
     DataOptions,
@@ -27,8 +27,9 @@ from dropscope.cli.options import (
     Seed,
     takes_records,
 )
+from dropscope.cli.placements import PlacementOptions
 from dropscope.errors import BadInput
-from dropscope.placement import RATES, Placement, PlacementGrid
+from dropscope.placement import Placement
 
 if TYPE_CHECKING:
     from dropscope.injection import SiteMap
@@ -38,23 +39,6 @@ if TYPE_CHECKING:
 
 Read = TypeVar("Read")
 HIDDEN_KINDS = ("block", "norm", "activation")
-
-
-@dataclass(frozen=True)
-class GridOptions:
-    """The placements of a sweep.
-
-    Attributes:
-        sites: Sites, comma-separated. Every subset of them is tried.
-        rates: Rates of dropping, comma-separated.
-        positions: Positions, comma-separated.
-        noise: Kinds of noise, comma-separated: bernoulli, gaussian, multinomial, or registered by the model's code.
-    """
-
-    sites: Sequence[str]
-    rates: Sequence[float] = RATES
-    positions: Sequence[str] = ("auto",)
-    noise: Sequence[str] = ("bernoulli",)
 
 
 @app.command()
@@ -111,7 +95,7 @@ def audit(
     if as_json:
         print_json({**asdict(report), "placement": str(report.placement), "ok": report.ok})
     else:
-        stdout().print(str(report), soft_wrap=True)
+        print_audit(report)
     if not report.ok:
         raise typer.Exit(1)
 
@@ -120,7 +104,7 @@ def audit(
 @takes_records()
 def sweep(
     model: ModelName,
-    grid: GridOptions,
+    asked: PlacementOptions,
     source: DataOptions,
     passes: Passes = 100,
     seed: Seed = 0,
@@ -133,9 +117,8 @@ def sweep(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Score every placement of a grid on the same examples, beside one plain pass."""
-    # A mistake in it is reported before torch is imported.
-    placements = with_noises(model, lambda: PlacementGrid(**asdict(grid)))
+    """Score many placements on the same examples, beside one plain pass."""
+    placements = with_noises(model, asked.chosen)  # a mistake in it is reported before torch is imported
     check_passes(passes)
     from dropscope.runs import plan_sweep
     from dropscope.runs import sweep as run_sweep

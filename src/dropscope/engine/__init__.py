@@ -5,6 +5,7 @@ from dropscope.engine.engine import Engine, PassBlock, StatisticsBlock, Tick, Wo
 from dropscope.engine.loop import LoopEngine, rows_at_once
 from dropscope.engine.session import Session, SessionOptions, open_session, precise
 from dropscope.engine.summary import PlanSummary
+from dropscope.engine.timing import timed
 
 __all__ = [
     "Engine",
@@ -22,4 +23,5 @@ __all__ = [
     "precise",
     "quiet",
     "rows_at_once",
+    "timed",
 ]

@@ -1,6 +1,7 @@
-"""How much is done at once: examples, passes and rows that fit into memory, and on a CPU into its caches.
+"""Sizes and work: what is done at once, within memory and on a CPU within its caches, and how much there is to do.
 
-Owns the sizes. They are settled before a run starts, so that last bits do not depend on what was free later.
+Owns the sizes. They are settled before a run starts, so that last bits do not depend on what was free later. Work is
+counted, in multiply-adds and bytes; see `timing` for how long it takes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.utils.flop_counter import flop_registry
 from dropscope.device import runs_kernels
 from dropscope.engine import fusion
 from dropscope.engine.graph import Captured, expression
-from dropscope.engine.tree import Plan
+from dropscope.engine.tree import Plan, Subtree
 
 _aten = torch.ops.aten
 # Working set of a segment on a CPU: beyond the caches, folding is slower than looping.
@@ -78,6 +79,34 @@ def _kept_bytes(plan: Plan, index: int, heaviest: int) -> int:
         return 64
     part = fusion.middle(plan, 0, index)
     return heaviest if part is None else bytes_of(plan.captured, plan.steps[index + 1].node)
+
+
+class Workload:
+    """Multiply-adds and bytes written by the parts of a plan, for one example."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._segments: dict[tuple[int, int], tuple[int, int]] = {}
+
+    @property
+    def whole(self) -> tuple[int, int]:
+        """Of one plain pass."""
+        return _work(self.plan.captured, self.plan.captured.nodes)
+
+    def of(self, subtree: Subtree) -> tuple[int, int]:
+        """Of one pass of all its variants."""
+        parts = [(len(level.parent), self._segment(subtree.first, i)) for i, level in enumerate(subtree.levels)]
+        return sum(rows * each[0] for rows, each in parts), sum(rows * each[1] for rows, each in parts)
+
+    def _segment(self, first: int, level: int) -> tuple[int, int]:
+        if (first, level) not in self._segments:
+            nodes = self.plan.segment(first, first + level)
+            self._segments[first, level] = _work(self.plan.captured, nodes)
+        return self._segments[first, level]
+
+
+def _work(captured: Captured, nodes: Sequence[fx.Node]) -> tuple[int, int]:
+    return multiply_adds(captured, nodes), sum(bytes_of(captured, node) for node in nodes)
 
 
 def multiply_adds(captured: Captured, nodes: Sequence[fx.Node]) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dropscope.data import Batch
 from dropscope.engine.session import Session
-from dropscope.engine.summary import PlanSummary
+from dropscope.engine.summary import Finish, PlanSummary, no_finish
 from dropscope.engine.tree import Subtree
 from dropscope.errors import BadInput, Phrase
 from dropscope.injection import ResolvedPlacement
@@ -103,10 +103,16 @@ class Engine(Protocol):
         """Multiply-adds per example of this placement alone, relative to one plain pass."""
         ...
 
-    def compile(self, *, asked: bool | None) -> bool:
-        """Compiles what runs, if asked to or (None) where it repays; returns whether it does."""
+    def compiles(self, *, asked: bool | None) -> bool:
+        """Whether what runs should be compiled: if asked to or (None) where it repays."""
         ...
 
-    def summary(self) -> PlanSummary:
-        """What will run, and in what time."""
+    def compile(self) -> None:
+        """Compiles what runs, from here on."""
+        ...
+
+    def summary(
+        self, needs: Collection[str] = ("sum_p",), finish: Finish = no_finish, *, compiled: bool = False
+    ) -> PlanSummary:
+        """What will run, and in what time, with these statistics kept and `finish` computed from them."""
         ...

@@ -322,11 +322,23 @@ def statistics_of(
 ) -> tuple[Tensor, list[tuple[np.ndarray, PassStatistics]]]:
     """A block of examples, on the device: plain probabilities, and the statistics of every chunk of placements."""
     plain, reads = executor.plain(batch.call)
+    return plain, pass_statistics(executor, subtrees, batch.keys, (plain, reads), work)
+
+
+def pass_statistics(
+    executor: Executor,
+    subtrees: Sequence[Subtree],
+    keys: Tensor,
+    begun: tuple[Tensor, dict[fx.Node, Tensor]],
+    work: Work,
+) -> list[tuple[np.ndarray, PassStatistics]]:
+    """The statistics of every chunk of placements, from what `Executor.plain` gave for a block of examples."""
+    plain, reads = begun
     shown, blocks = plain.movedim(1, -1), work.blocks
     found: dict[tuple[int, int], tuple[np.ndarray, PassStatistics]] = {}
     for begin in range(0, work.passes, blocks.passes):
         numbers = range(begin, min(begin + blocks.passes, work.passes))
-        chunk = Chunk(reads, batch.keys, numbers, blocks)
+        chunk = Chunk(reads, keys, numbers, blocks)
         for tree, subtree in enumerate(subtrees):
             for leaves, result in executor.results(subtree, chunk, plain, work.needs):
                 where = (tree, leaves.start)
@@ -336,10 +348,10 @@ def statistics_of(
                     found[where][1].add_sums(result.values, result.passes)
                 else:
                     found[where][1].update(result.movedim(3, -1), passes_dim=1, check=False)
-                work.tick((leaves.stop - leaves.start) * len(numbers) * batch.n)
+                work.tick((leaves.stop - leaves.start) * len(numbers) * len(keys))
     for _, kept in found.values():
         check_finite(kept.mean)
-    return plain, list(found.values())
+    return list(found.values())
 
 
 def can_compile(device: torch.device) -> bool:

@@ -19,7 +19,8 @@ from dropscope.data import Batch
 from dropscope.device import free_bytes
 from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, check_finite, quiet
 from dropscope.engine.session import Session, precise
-from dropscope.engine.summary import PlanSummary, summarise_loop
+from dropscope.engine.summary import Finish, PlanSummary, no_finish, summarise_loop
+from dropscope.engine.timing import PassTiming, expected_loop, timed
 from dropscope.injection import Noise, ResolvedPlacement
 from dropscope.model import probabilities
 from dropscope.statistics import PassStatistics
@@ -146,11 +147,28 @@ class LoopEngine:
     def cost(self, number: int) -> float:
         return float(self.passes)
 
-    def compile(self, *, asked: bool | None) -> bool:
+    def compiles(self, *, asked: bool | None) -> bool:
         return False
 
-    def summary(self) -> PlanSummary:
-        return summarise_loop(self, self.reason)
+    def compile(self) -> None:
+        """There is nothing to compile."""
+
+    def time_passes(self, number: int, batch: Batch, needs: Collection[str]) -> PassTiming:
+        """Runs as many passes of some examples as run in one forward."""
+        count = min(self._passes_at_once(batch, self.placements[number]), self.passes)
+        kept = PassStatistics(needs, self.session.plain(batch).movedim(1, -1))
+
+        def run() -> None:
+            for block in self.samples(number, batch, range(count)):
+                for p in block.probabilities:
+                    kept.update(p.movedim(1, -1).unsqueeze(0), check=False)
+
+        return PassTiming(timed(run, self.session.device), count, batch.n, [(np.array([number]), kept)])
+
+    def summary(
+        self, needs: Collection[str] = ("sum_p",), finish: Finish = no_finish, *, compiled: bool = False
+    ) -> PlanSummary:
+        return summarise_loop(self, self.reason, expected_loop(self, needs, finish))
 
 
 def rows_at_once(

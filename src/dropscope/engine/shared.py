@@ -22,7 +22,8 @@ from dropscope.engine.executor import Chunk, Executor, Work, can_compile, statis
 from dropscope.engine.graph import Captured, CaptureFailed, capture
 from dropscope.engine.loop import LoopEngine
 from dropscope.engine.session import Session, precise
-from dropscope.engine.summary import PlanSummary, summarise_shared, work_of
+from dropscope.engine.summary import Finish, PlanSummary, no_finish, summarise_shared, work_of
+from dropscope.engine.timing import expected_shared
 from dropscope.engine.tree import Plan, Subtree, cut, grow, pick, pieces
 from dropscope.errors import BadInput, Phrase, first_line
 from dropscope.injection import ResolvedPlacement
@@ -38,9 +39,9 @@ _SIGNATURES = 8
 _CUDA_EXAMPLES = 1024
 _PLACEMENTS_PER_UNIT = 100
 _PLACEMENTS_PER_UNIT_CUDA = 10_000  # a larger subtree repeats less of its prefix and fills the GPU; memory permitting
-# Multiply-adds and bytes of a run of minutes on two cores: compiling costs tens of seconds and halves the rest. Not
-# seconds by the clock, which would have the same run compiled one day and not the next, with other last bits.
-_COMPILING_REPAYS = 2e12
+# Multiply-adds and bytes per segment of a run of minutes on two cores: a segment compiles in seconds, which halves the
+# rest. Not seconds by the clock: the same run would be compiled one day and not the next, with other last bits.
+_COMPILING_REPAYS = 5e11
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,17 +113,23 @@ class SharedEngine:
             engine._verify(batch)
         return engine
 
-    def compile(self, *, asked: bool | None) -> bool:
-        """Compiles every segment at its first call: where asked, or for a run of minutes that no kernels speed up."""
+    def compiles(self, *, asked: bool | None) -> bool:
+        """Whether it compiles: where asked, or for a run of minutes that no kernels speed up."""
         device = self.session.device
-        if asked is None:
-            asked = device.type != "cuda" and can_compile(device) and work_of(self) > _COMPILING_REPAYS
-        if asked:
-            log.info("segments are compiled first")
-            for forests in self._forests.values():
-                for forest in forests:
-                    forest.executor.compile()
-        return asked
+        if asked is not None:
+            return asked
+        if device.type == "cuda" or not can_compile(device):
+            return False
+        forests = self.forests(self.session.data.batches[0])
+        segments = sum(len(tree.levels) for forest in forests for tree in forest.plan.subtrees)
+        return work_of(self) > _COMPILING_REPAYS * segments
+
+    def compile(self) -> None:
+        """From here on every segment is compiled at its first call."""
+        log.info("segments are compiled first")
+        for forests in self._forests.values():
+            for forest in forests:
+                forest.executor.compile()
 
     def forests(self, batch: Batch) -> list[Forest]:
         """One plan per style for batches of this shape."""
@@ -300,14 +307,9 @@ class SharedEngine:
         forests[number] = replace(forests[number], blocks=smaller)
         return forests[number]
 
-    def time_block(self, unit: WorkUnit, passes: int) -> int:
-        """Runs a few passes of one block of a unit, for timing; how many (pass, example) pairs that was."""
-        batch = self.session.data.batches[0]
-        forest = self.forests(batch)[unit.forest]
-        examples = _examples(batch, 0, forest.blocks.examples)
-        block = _on_device(examples, self.session.device)
-        statistics_of(forest.executor, unit.subtrees, block, Work(passes, {"sum_p"}, forest.blocks))
-        return passes * examples.n
+    def first_block(self, forest: Forest) -> Batch:
+        """The examples that run first, on the device."""
+        return _on_device(_examples(self.session.data.batches[0], 0, forest.blocks.examples), self.session.device)
 
     def samples(self, number: int, batch: Batch, passes: range, tick: Tick = quiet) -> Iterator[PassBlock]:
         forest, leaf = self._leaf(batch, number)
@@ -350,8 +352,10 @@ class SharedEngine:
         numbered = [(np.array([forest.named[int(leaf)][0] for leaf in leaves]), kept) for leaves, kept in chunks]
         return StatisticsBlock(batch, plain, numbered)
 
-    def summary(self) -> PlanSummary:
-        return summarise_shared(self)
+    def summary(
+        self, needs: Collection[str] = ("sum_p",), finish: Finish = no_finish, *, compiled: bool = False
+    ) -> PlanSummary:
+        return summarise_shared(self, expected_shared(self, needs, finish, compiled=compiled))
 
 
 def _subtree_of(plan: Plan, leaf: int) -> Subtree:

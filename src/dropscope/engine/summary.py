@@ -1,27 +1,44 @@
 """Summaries of a plan: the tree, what is shared and merged, its cost against the naive run, memory, expected time.
 
-Owns the description. It runs nothing except one small block, to know how fast this machine is.
+Owns the description. It runs nothing; see `timing` for where the time comes from.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dropscope.display import LINES, Table, cut
-from dropscope.engine.cost import bytes_of, multiply_adds
-from dropscope.engine.session import precise
+from dropscope.engine.cost import Workload, bytes_of
 from dropscope.engine.tree import Plan
-from dropscope.progress import format_count
+from dropscope.progress import format_count, format_duration
+from dropscope.statistics import PassStatistics
 
 if TYPE_CHECKING:
     from dropscope.engine.loop import LoopEngine
     from dropscope.engine.shared import Forest, SharedEngine
 
 _SHOWN = 3  # lines of the tree in a short form
+
+
+Finish = Callable[[PassStatistics], Any]  # what the caller computes from statistics
+
+
+def no_finish(kept: PassStatistics) -> None:
+    """Nothing is computed from statistics."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Seconds of a run: what is done once, and its passes with all that is computed from them."""
+
+    once: float
+    passes: float
+
+    @property
+    def stages(self) -> dict[str, float]:
+        return {"set-up": self.once, "passes": self.passes}
 
 
 @dataclass(frozen=True)
@@ -42,7 +59,8 @@ class PlanSummary:
         bytes_moved: Bytes written by the whole run.
         naive_bytes: Bytes written by one loop per placement.
         memory: Bytes of values at the peak.
-        seconds: Expected time.
+        seconds: Expected time in all.
+        stages: Expected seconds of each stage: "set-up", "passes", "scores" and "finalists".
     """
 
     engine: str
@@ -59,6 +77,13 @@ class PlanSummary:
     naive_bytes: int
     memory: int
     seconds: float
+    stages: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def expected(self) -> str:
+        """The expected time, and where it goes."""
+        shown = [f"{name} {format_duration(seconds)}" for name, seconds in self.stages.items() if seconds >= 0.5]
+        return format_duration(self.seconds) + (f" ({', '.join(shown)})" if len(shown) > 1 else "")
 
     def __str__(self) -> str:
         lines = [f"engine: {self.engine}" + (f" ({self.reason})" if self.reason else "")]
@@ -66,7 +91,7 @@ class PlanSummary:
             f"{self.placements} placements × {self.passes} passes × {self.examples} examples, {self.computed} computed"
         )
         if self.engine == "loop":
-            return "\n".join([*lines, f"expected time: {self.seconds:.1f} s"])
+            return "\n".join([*lines, f"expected time: {self.expected}"])
         lines += [f"  {line}" for line in self.tree]
         lines += [f"  merged: {line}" for line in self.merged]
         fewer = self.naive / max(self.multiply_adds, 1)
@@ -78,7 +103,8 @@ class PlanSummary:
         lines.append(
             f"bytes written: {format_count(self.bytes_moved)}, {less:.0f}× fewer than {format_count(self.naive_bytes)}"
         )
-        lines.append(f"memory for values: {self.memory / 2**20:.0f} MiB; expected time: {self.seconds:.1f} s")
+        lines.append(f"memory for values: {self.memory / 2**20:.0f} MiB")
+        lines.append(f"expected time: {self.expected}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -91,7 +117,7 @@ class PlanSummary:
 
     def _repr_html_(self) -> str:
         work = f"{self.placements} placements × {self.passes} passes × {self.examples} examples"
-        rows = [("work", work), ("computed", f"{self.computed} placements"), ("expected time", f"{self.seconds:.1f} s")]
+        rows = [("work", work), ("computed", f"{self.computed} placements"), ("expected time", self.expected)]
         if self.engine != "loop":
             fewer = self.naive / max(self.multiply_adds, 1)
             rows.append(("multiply-adds", f"{format_count(self.multiply_adds)}, {fewer:.0f}× fewer than a loop"))
@@ -105,15 +131,11 @@ class PlanSummary:
 
 def describe(plan: Plan, passes: int, examples: int) -> dict[str, Any]:
     """What a plan shares: multiply-adds and bytes written, against one plain loop per placement."""
-    captured = plan.captured
-    whole = multiply_adds(captured, captured.nodes)
-    whole_bytes = sum(bytes_of(captured, node) for node in captured.nodes)
-    shared, shared_bytes = whole, whole_bytes
-    for subtree in plan.subtrees:
-        for i, level in enumerate(subtree.levels):
-            nodes = plan.segment(subtree.first, subtree.first + i)
-            shared += passes * len(level.parent) * multiply_adds(captured, nodes)
-            shared_bytes += passes * len(level.parent) * sum(bytes_of(captured, node) for node in nodes)
+    load = Workload(plan)
+    whole, whole_bytes = load.whole
+    parts = [load.of(subtree) for subtree in plan.subtrees]
+    shared = whole + passes * sum(part[0] for part in parts)
+    shared_bytes = whole_bytes + passes * sum(part[1] for part in parts)
     naive = plan.distinct * passes
     return {
         "multiply_adds": shared * examples,
@@ -124,7 +146,7 @@ def describe(plan: Plan, passes: int, examples: int) -> dict[str, Any]:
     }
 
 
-def summarise_shared(shared: SharedEngine) -> PlanSummary:
+def summarise_shared(shared: SharedEngine, expected: Expected) -> PlanSummary:
     """The plan of the shared engine, and its cost."""
     forests = shared.forests(shared.session.data.batches[0])
     n = shared.session.data.n
@@ -144,19 +166,16 @@ def summarise_shared(shared: SharedEngine) -> PlanSummary:
         bytes_moved=totals["bytes"],
         naive_bytes=totals["naive_bytes"],
         memory=max((_memory(forest) for forest in forests), default=0),
-        seconds=expected_seconds(shared, totals["bytes"] + totals["multiply_adds"]),
+        seconds=expected.once + expected.passes,
+        stages=expected.stages,
     )
 
 
-def summarise_loop(loop: LoopEngine, reason: str) -> PlanSummary:
-    """The loop over placements and passes, timed on one batch."""
-    data, count = loop.session.data, len(loop.placements)
-    batch = data.batches[0]
-    next(loop.samples(0, batch, range(1)))
-    started = time.monotonic()
-    next(loop.samples(0, batch, range(1)))
-    seconds = (time.monotonic() - started) / batch.n * count * loop.passes * data.n
-    return PlanSummary("loop", reason, count, count, loop.passes, data.n, (), (), 0, 0, 0, 0, 0, seconds)
+def summarise_loop(loop: LoopEngine, reason: str, expected: Expected) -> PlanSummary:
+    """The loop over placements and passes."""
+    n, count = loop.session.data.n, len(loop.placements)
+    seconds, stages = expected.once + expected.passes, expected.stages
+    return PlanSummary("loop", reason, count, count, loop.passes, n, (), (), 0, 0, 0, 0, 0, seconds, stages)
 
 
 def _tree(forest: Forest) -> list[str]:
@@ -204,27 +223,3 @@ def work_of(shared: SharedEngine) -> int:
     forests = shared.forests(shared.session.data.batches[0])
     parts = [describe(forest.plan, shared.passes, shared.session.data.n) for forest in forests]
     return sum(part["multiply_adds"] + part["bytes"] for part in parts)
-
-
-def expected_seconds(shared: SharedEngine, work: int | None = None) -> float:
-    """One block of the largest unit, timed, scaled by the work (multiply-adds and bytes) that there is."""
-    units = [unit for unit in shared.units_of(100) if unit.subtrees]
-    forests = shared.forests(shared.session.data.batches[0])
-    if work is None:
-        work = work_of(shared)
-    if not units or not work:
-        return 0.0
-    unit = max(units, key=lambda unit: len(unit.numbers))
-    forest = forests[unit.forest]
-    with torch.no_grad(), precise():
-        shared.time_block(unit, 1)
-        started = time.monotonic()
-        done = shared.time_block(unit, min(forest.blocks.passes, shared.passes))
-        seconds = time.monotonic() - started
-    part = 0
-    for subtree in unit.subtrees:
-        for i, level in enumerate(subtree.levels):
-            nodes = forest.plan.segment(subtree.first, subtree.first + i)
-            each = sum(bytes_of(forest.plan.captured, node) for node in nodes)
-            part += len(level.parent) * (multiply_adds(forest.plan.captured, nodes) + each)
-    return seconds * work / max(part * done, 1)

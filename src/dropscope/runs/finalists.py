@@ -76,7 +76,6 @@ def interval_table(
     kept = list(finalists.examples.groupby(["placement", "measure"], sort=False))
     kept.sort(key=lambda pair: pair[0][1] != AGAINST)  # what the others are compared with comes first
     indices = resamples(len(kept[0][1]), groups, REPLICATES, seed)
-    own = [score for score in chosen if score.own]
     names = [score.name for score in chosen]
     found = []
     reference: dict[str, Tensor] = {}
@@ -85,9 +84,7 @@ def interval_table(
         for (placement, measure), group in kept:
             uncertainty = torch.as_tensor(group.uncertainty.to_numpy(copy=True), device=device)
             correct = torch.as_tensor(group.correct.to_numpy(copy=True), device=device)
-            drawn = bootstrap_scores(uncertainty, correct, indices)
-            if own:
-                drawn |= _own_replicates(own, uncertainty, correct, indices)
+            drawn = ranking_replicates(chosen, uncertainty, correct, indices)
             if finalists.confidences and placement not in confidences:
                 confidences[placement] = _calibration_replicates(finalists.confidences[placement], indices)
             drawn |= confidences.get(placement, {})
@@ -116,6 +113,15 @@ def _with_values(table: pd.DataFrame, scored: pd.DataFrame) -> pd.DataFrame:
     table = table.merge(values, on=_RANKING, how="left", validate="1:1")
     table["minus_single_pass"] = table["value"] - table.score.map(plain)
     return table[[*_RANKING, "value", *INTERVAL[:2], "minus_single_pass", *INTERVAL[2:]]]
+
+
+def ranking_replicates(
+    chosen: Sequence[Score], uncertainty: Tensor, correct: Tensor, indices: Sequence[Tensor]
+) -> dict[str, Tensor]:
+    """The scores of a ranking on every resample, those of the user's own included."""
+    drawn = bootstrap_scores(uncertainty, correct, indices)
+    own = [score for score in chosen if score.own]
+    return drawn | _own_replicates(own, uncertainty, correct, indices) if own else drawn
 
 
 def _own_replicates(

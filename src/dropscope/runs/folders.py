@@ -12,9 +12,11 @@ import pandas as pd
 from dropscope import scores
 from dropscope.errors import BadInput, Phrase
 from dropscope.model import digest
+from dropscope.runs.finalists import select_finalists
 from dropscope.runs.result import Run
 from dropscope.runs.rows import beside_single_pass
 from dropscope.runs.store import Store
+from dropscope.scores import Score
 
 # What may differ between runs that are read as one: both engines and all devices give the same rows to 1e-4.
 _MAY_DIFFER = ("placements", "count", "engine", "device")
@@ -52,6 +54,17 @@ def open_run(*folders: str | Path) -> Run:
     for run in runs[1:]:
         _check_kin(runs[0], run)
     return runs[0] if len(runs) == 1 else _merged(runs)
+
+
+def finished_run(store: Store, keep: int | None, objective: Score) -> Run | None:
+    """The run of a folder that lacks nothing, the intervals of these finalists included; else None."""
+    try:
+        run = _read(store.folder)
+    except BadInput:  # not to its end yet
+        return None
+    wanted = select_finalists(run.rows, keep, objective)[["placement", "measure"]]
+    known = set(zip(run.intervals.placement, run.intervals.measure, strict=True))
+    return run if known.issuperset(wanted.itertuples(index=False, name=None)) else None
 
 
 def _read(folder: Path) -> Run:

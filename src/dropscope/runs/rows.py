@@ -19,12 +19,14 @@ from dropscope import measures, scores
 from dropscope.engine import Engine, Session, Tick, WorkUnit, precise, quiet
 from dropscope.measures import Measure
 from dropscope.placement import Placement
+from dropscope.progress import track
 from dropscope.runs.finalists import AGAINST, Finalists, values_table
 from dropscope.runs.samples import measured_on_passes
 from dropscope.scores import Confidences, Score
 from dropscope.statistics import PassStatistics
 
 _SCORED_AT_ONCE = 1 << 26  # values sorted at once
+_REMEMBERED = 1 << 26  # bytes of per-example values that are kept for the finalists, instead of running them again
 _BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     "plain_max_probability": measures.plain_max_probability,
     "plain_entropy": measures.plain_entropy,
@@ -62,6 +64,11 @@ class Measured:
         values = {name: value[examples] for name, value in self.values.items()}  # type: ignore[index]
         return Measured(self.numbers, values, self.right[examples], confidences)  # type: ignore[index]
 
+    def on(self, device: torch.device) -> Measured:
+        values = {name: value.to(device) for name, value in self.values.items()}
+        confidences = None if self.confidences is None else self.confidences.on(device)
+        return Measured(self.numbers, values, self.right.to(device), confidences)
+
 
 @dataclass(frozen=True, eq=False)
 class RowMaker:
@@ -75,6 +82,17 @@ class RowMaker:
     label: str  # "mean" | "plain": what decides the prediction
     memory: int  # bytes that passes may take, where a measure is of them
     seconds: dict[str, float] = field(default_factory=lambda: {"passes": 0.0, "scores": 0.0})
+    _known: dict[tuple[int, ...], Measured] = field(default_factory=dict)
+
+    @property
+    def needs(self) -> set[str]:
+        """The statistics that the measures and the prediction need."""
+        return {"sum_p"}.union(*(row.needs for row in self.measures))
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a sweep of this size keeps its per-example values until the finalists are known."""
+        return len(self.placements) * self.bytes_per_placement <= _REMEMBERED
 
     @property
     def bytes_per_placement(self) -> int:
@@ -97,6 +115,8 @@ class RowMaker:
         """A row per placement of the unit and measure."""
         started = time.monotonic()
         measured = self.measured(unit, tick)
+        if self.remembers:
+            self._known[unit.numbers] = measured.on(torch.device("cpu"))
         accuracy = measured.right.double().mean(1).cpu().numpy()  # waits for the device
         passed = time.monotonic()
         scored = self._scored(measured)
@@ -139,15 +159,15 @@ class RowMaker:
         parts: list[Measured] = []
         open_: dict[tuple[int, ...], list[Measured]] = {}  # chunk of placements → its blocks of examples
         labels, start = self._batch_labels(), 0
-        for block in self.engine.run(unit, self._needs, tick):
+        for block in self.engine.run(unit, self.needs, tick):
             own, start = labels[start : start + block.batch.n], start + block.batch.n
             chunks = [tuple(int(n) for n in numbers) for numbers, _ in block.chunks]
             if open_ and chunks != list(open_):  # batches of another shape come in other chunks of placements
                 parts.append(_stacked(list(open_.values())))
                 open_ = {}
             for numbers, (_, kept) in zip(chunks, block.chunks, strict=True):
-                values = {row.name: row(kept) for row in self.measures}
-                open_.setdefault(numbers, []).append(self._block(list(numbers), kept, block.plain, own, values))
+                measured = self._block(list(numbers), kept, block.plain, own, self.values(kept))
+                open_.setdefault(numbers, []).append(measured)
         parts.append(_stacked(list(open_.values())))
         return self._in_order(parts)
 
@@ -157,7 +177,7 @@ class RowMaker:
         parts = []
         for number in dict.fromkeys(self.engine.equivalent(number) for number in unit.numbers):
             blocks, start = [], 0
-            for block, values in measured_on_passes(self.engine, number, self.measures, self._needs, self.memory, tick):
+            for block, values in measured_on_passes(self.engine, number, self.measures, self.needs, self.memory, tick):
                 own, start = labels[start : start + block.batch.n], start + block.batch.n
                 ((_, kept),) = block.chunks
                 several = {name: value.unsqueeze(0) for name, value in values.items()}
@@ -166,9 +186,9 @@ class RowMaker:
         tick((len(unit.numbers) - len(parts)) * self.engine.passes * self.session.data.n)  # those equal to another
         return self._in_order([_stacked(parts)])
 
-    @property
-    def _needs(self) -> set[str]:
-        return {"sum_p"}.union(*(row.needs for row in self.measures))
+    def values(self, kept: PassStatistics) -> dict[str, Tensor]:
+        """Every measure of statistics."""
+        return {row.name: row(kept) for row in self.measures if row.of != "passes"}
 
     def _block(
         self, numbers: list[int], kept: PassStatistics, plain: Tensor, labels: Tensor, values: dict[str, Tensor]
@@ -212,9 +232,8 @@ class RowMaker:
         with torch.no_grad(), precise():
             return torch.cat([self.session.plain(batch) for batch in self.session.data.batches])
 
-    def baseline(self) -> pd.DataFrame:
+    def baseline(self, plain: Tensor) -> pd.DataFrame:
         """One plain pass, scored in the same way on the same examples."""
-        plain = self.plain()
         right = plain.argmax(1) == self.labels
         confidences = scores.confidences_of(plain, self.labels) if self.needs_confidences else None
         rows = []
@@ -224,17 +243,16 @@ class RowMaker:
             rows.append({"placement": "none", "measure": name, "accuracy": accuracy, **table, "cost": 1.0})
         return pd.DataFrame(rows)
 
-    def finalists(self, chosen: pd.DataFrame) -> Finalists:
+    def finalists(self, chosen: pd.DataFrame, plain: Tensor, *, show: bool | None) -> Finalists:
         """Per-example values of the plain pass and of the chosen rows; run again, the same to the last mask."""
         ids = np.asarray([str(value) for value in self.session.data.ids], dtype=object)
-        plain = self.plain()
         right = plain.argmax(1) == self.labels
         frames = [values_table(ids, "none", name, f(plain), right) for name, f in _BASELINES.items()]
         confidences = {"none": scores.confidences_of(plain, self.labels)} if self.needs_confidences else {}
         wanted = set(zip(chosen.placement, chosen.measure, strict=True))
         texts = set(chosen.placement)
-        for unit in self.engine.only([n for n, placement in enumerate(self.placements) if str(placement) in texts]):
-            measured = self.measured(unit)
+        numbers = [n for n, placement in enumerate(self.placements) if str(placement) in texts]
+        for measured in self._measured_again(numbers, show=show):
             for i, text in enumerate(str(self.placements[n]) for n in measured.numbers):
                 frames += [
                     values_table(ids, text, row.name, measured.values[row.name][i], measured.right[i])
@@ -247,6 +265,20 @@ class RowMaker:
         if groups is not None:
             frames = [frame.assign(group=[str(group) for group in groups]) for frame in frames]
         return Finalists(pd.concat(frames, ignore_index=True), confidences)
+
+    def _measured_again(self, numbers: list[int], *, show: bool | None) -> Iterator[Measured]:
+        """Units that hold these placements, from memory or run again.
+
+        A sweep that remembers takes whole units: those that a folder held already are run as they were, so that a run
+        that was interrupted ends with the same bits.
+        """
+        units, wanted = self.engine.only(numbers), set(numbers)
+        if self.remembers:
+            units = [u for u in self.engine.units(self.bytes_per_placement) if wanted.intersection(u.numbers)]
+        missing = sum(len(unit.numbers) for unit in units if unit.numbers not in self._known)
+        with track("finalists", missing * self.engine.passes * self.session.data.n, show=show) as tick:
+            for unit in units:
+                yield self._known.get(unit.numbers) or self.measured(unit, tick)
 
 
 def score_all(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,12 @@ import pandas as pd
 import torch
 
 from dropscope import __version__, scores
-from dropscope.engine import WorkUnit
+from dropscope.engine import Session, WorkUnit
+from dropscope.measures import Measure
 from dropscope.model import code_fingerprint, digest, weights_fingerprint
-from dropscope.placement import own_noise
-from dropscope.progress import track
+from dropscope.placement import Placement, own_noise
+from dropscope.progress import stage, track
+from dropscope.runs.estimates import expected_rest
 from dropscope.runs.finalists import interval_table, select_finalists
 from dropscope.runs.result import Run
 from dropscope.runs.rows import RowMaker, beside_single_pass
@@ -23,43 +26,50 @@ from dropscope.runs.store import Store, ordered_rows
 from dropscope.scores import Score
 
 
+def specification(
+    session: Session,
+    placements: Sequence[Placement],
+    passes: int,
+    measures: Sequence[Measure],
+    scores: Sequence[Score],
+    label: str,
+) -> dict[str, Any]:
+    """What identifies a run, as far as it is known before an engine is chosen."""
+    data = session.data
+    noises = (own_noise(name) for name in dict.fromkeys(placement.noise for placement in placements))
+    own = [row.function for row in measures] + [noise for noise in noises if noise is not None]
+    own += [score.function for score in scores if score.own]
+    own_scores = {score.name: score.direction for score in scores if score.own}
+    return {
+        "placements": digest([str(p) for p in placements]),
+        "count": len(placements),
+        "passes": passes,
+        "seed": session.seed,
+        "masks": session.masks,
+        "outputs": session.outputs if isinstance(session.outputs, str) else code_fingerprint(session.outputs),
+        "precision": session.precision,
+        "device": session.device.type,
+        "label": label,
+        "measures": [row.name for row in measures],
+        "code": code_fingerprint(session.model, *own),
+        "scores": [score.name for score in scores],
+        **({"own_scores": own_scores} if own_scores else {}),
+        "data": data.fingerprint,
+        **({} if data.groups is None else {"groups": digest([str(group) for group in data.groups])}),
+        "keyed_by": data.keyed_by,
+        "examples": data.n,
+        "weights": weights_fingerprint(session.model),
+    }
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """A sweep that is checked, audited and planned."""
 
     maker: RowMaker
-    passes: int
+    spec: dict[str, Any]  # what identifies the run: a folder holds one
     memory: int
     compiled: bool
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """What identifies the run: a folder holds one."""
-        maker, session = self.maker, self.maker.session
-        noises = (own_noise(name) for name in dict.fromkeys(placement.noise for placement in maker.placements))
-        own = [row.function for row in maker.measures] + [noise for noise in noises if noise is not None]
-        own += [score.function for score in maker.scores if score.own]
-        own_scores = {score.name: score.direction for score in maker.scores if score.own}
-        return {
-            "placements": digest([str(p) for p in maker.placements]),
-            "count": len(maker.placements),
-            "passes": self.passes,
-            "seed": session.seed,
-            "masks": session.masks,
-            "outputs": session.outputs if isinstance(session.outputs, str) else code_fingerprint(session.outputs),
-            "precision": session.precision,
-            "engine": maker.engine.name,  # both give the same rows to 1e-4, in other parts and with other last bits
-            "device": session.device.type,
-            "label": maker.label,
-            "measures": [row.name for row in maker.measures],
-            "code": code_fingerprint(session.model, *own),
-            "scores": [score.name for score in maker.scores],
-            **({"own_scores": own_scores} if own_scores else {}),
-            "data": session.data.fingerprint,
-            "keyed_by": session.data.keyed_by,
-            "examples": session.data.n,
-            "weights": weights_fingerprint(session.model),
-        }
 
     @property
     def settled(self) -> dict[str, Any]:
@@ -76,10 +86,12 @@ def run_job(job: Job, store: Store | None, keep: int | None, objective: Score, *
     maker, spec, started = job.maker, job.spec, time.monotonic()
     if store is not None:
         store.open(spec, job.settled)
-    rows = _rows(job, store, show=show)
+    rows = _rows(job, store, keep, show=show)
     ran = time.monotonic()
-    baseline = maker.baseline()
-    finalists = maker.finalists(select_finalists(rows, keep, objective))
+    with stage("one plain pass", show=show):
+        plain = maker.plain()
+    baseline = maker.baseline(plain)
+    finalists = maker.finalists(select_finalists(rows, keep, objective), plain, show=show)
     data, device = maker.session.data, maker.session.device
     scored = pd.concat([rows, baseline], ignore_index=True)
     intervals = interval_table(finalists, scored, maker.scores, data.groups, maker.session.seed, device, show=show)
@@ -94,14 +106,16 @@ def run_job(job: Job, store: Store | None, keep: int | None, objective: Score, *
     return Run(rows, baseline, intervals, finalists.examples, spec, maker.engine.name, folder, levels, seconds)
 
 
-def _rows(job: Job, store: Store | None, *, show: bool | None) -> pd.DataFrame:
+def _rows(job: Job, store: Store | None, keep: int | None, *, show: bool | None) -> pd.DataFrame:
     """Every row, those that a store holds already included."""
     maker = job.maker
     units = maker.engine.units(maker.bytes_per_placement)
     missing = [unit for unit in units if store is None or not store.has(job.name(unit))]
     tables = []
-    total = sum(len(unit.numbers) for unit in missing) * job.passes * maker.session.data.n
-    with track("sweep", total, show=show) as tick:
+    total = sum(len(unit.numbers) for unit in missing) * maker.engine.passes * maker.session.data.n
+    then = expected_rest(maker, keep).finalists if total and show is not False else lambda whole: 0.0
+    what = "compiling, then passes" if job.compiled else "passes"
+    with track(what, total, show=show, then=then) as tick:
         for unit in missing:
             rows = maker.rows(unit, tick)
             if store is None:

@@ -18,6 +18,7 @@ from dropscope.atomic import PART, atomic_write, read_json, same_spec
 from dropscope.errors import BadInput, Phrase, first_line
 
 FORMAT = 1
+OPEN = ("engine",)  # of a specification: known only when a run is planned
 
 
 class Store:
@@ -46,12 +47,23 @@ class Store:
             known = {"format": FORMAT, "spec": dict(spec), "fixed": dict(fixed)}
             self._begin(json.dumps(known, indent=2, sort_keys=True))
             known = self.read_spec()
-        remedy = "choose another folder for this run, or repeat the first one exactly"
-        same_spec(known["spec"], spec, self.folder / "run.json", remedy)
+        self._compare(known["spec"], spec)
         self.rows_folder.mkdir(exist_ok=True)
         for torn in self.folder.rglob(f"{PART}*"):
             torn.unlink()  # left by a kill between writing and renaming: never part of the run
         return dict(known["fixed"])
+
+    def check(self, spec: Mapping[str, Any]) -> bool:
+        """Whether a run was started here; refuses one whose specification differs. What `spec` leaves open may."""
+        if not (self.folder / "run.json").exists():
+            return False
+        known = self.read_spec()["spec"]
+        self._compare({name: value for name, value in known.items() if name in spec or name not in OPEN}, spec)
+        return True
+
+    def _compare(self, known: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
+        remedy = "choose another folder for this run, or repeat the first one exactly"
+        same_spec(known, spec, self.folder / "run.json", remedy)
 
     def _begin(self, text: str) -> None:
         """Writes run.json unless another process just did: then that one stands, and this one is compared with it."""

@@ -6,8 +6,9 @@ Owns the arguments: everything that is asked for is checked here, before the run
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,18 @@ from dropscope.errors import BadInput, Phrase
 from dropscope.measures import Measure
 from dropscope.parameters import shares
 from dropscope.placement import Placement, as_placement
+from dropscope.progress import stage
+from dropscope.runs.estimates import expected_rest
+from dropscope.runs.folders import finished_run
 from dropscope.runs.passes import LABELS
 from dropscope.runs.result import Run
 from dropscope.runs.rows import RowMaker
-from dropscope.runs.runner import Job, run_job
+from dropscope.runs.runner import Job, run_job, specification
 from dropscope.runs.samples import check_memory
 from dropscope.runs.store import Store
 from dropscope.scores import Score
+
+_ENGINE_NAMES = {"reference": "loop"}
 
 
 @shares(open_session, without=("ignore_label",))
@@ -89,17 +95,26 @@ def sweep(
     count = _kept(keep)
     asked = Asked.checked(placements, passes, measures, scores, objective, label)
     store = None if out is None else Store(out)
-    job = _job(open_session(model, data, **options), asked, engine, memory, store, compile=compile)
+    with stage("reading the data, tracing the model", show=progress):
+        session = open_session(model, data, **options)
+    _check_task(session)
+    spec = asked.specification(session) | ({} if engine == "auto" else {"engine": _ENGINE_NAMES.get(engine, engine)})
+    if store is not None and store.check(spec) and (done := finished_run(store, count, asked.objective)) is not None:
+        return done
+    job = _job(session, asked, engine, memory, store, compile=compile, show=progress)
+    if job.compiled:
+        job.maker.engine.compile()
     return run_job(job, store, count, asked.objective, show=progress)
 
 
-@shares(sweep, without=("keep", "progress"))
+@shares(sweep)
 def plan_sweep(
     model: nn.Module, placements: Sequence[Placement | str], data: Any, passes: int = 100, **options: Any
 ) -> PlanSummary:
     """What `sweep` with these arguments would do, and in what time.
 
-    Everything is checked and audited; of the passes, one small block is run to time it.
+    Everything is checked and audited; of the passes, a few blocks are run to time them. The expected time is that of
+    the whole sweep: set-up, passes, scores and finalists.
 
     Args:
         model: A trained classifier. It is left exactly as it was.
@@ -121,15 +136,29 @@ def plan_sweep(
         >>> plan.engine, plan.placements, plan.computed
         ('shared', 2, 2)
     """
+    started = time.monotonic()
     given = {parameter.name: parameter.default for parameter in inspect.signature(sweep).parameters.values()} | options
+    count, show = _kept(given["keep"]), given["progress"]
     asked = Asked.checked(placements, passes, given["measures"], given["scores"], given["objective"], given["label"])
-    session = open_session(
-        model, data, **{name: options[name] for name in SessionOptions.__annotations__ if name in options}
-    )
+    with stage("reading the data, tracing the model", show=show):
+        session = open_session(
+            model, data, **{name: options[name] for name in SessionOptions.__annotations__ if name in options}
+        )
+    _check_task(session)
     store = None if given["out"] is None else Store(given["out"])
-    return _job(
-        session, asked, given["engine"], given["memory"], store, compile=given["compile"]
-    ).maker.engine.summary()
+    job = _job(session, asked, given["engine"], given["memory"], store, compile=given["compile"], show=show)
+    set_up = time.monotonic() - started
+    with stage("timing a few blocks", show=show):
+        maker = job.maker
+        plan = maker.engine.summary(maker.needs, maker.values, compiled=job.compiled)
+        rest = expected_rest(maker, count)
+    stages = {
+        "set-up": set_up + plan.stages["set-up"],
+        "passes": plan.stages["passes"],
+        "scores": rest.scores,
+        "finalists": rest.finalists(plan.stages["passes"]),
+    }
+    return replace(plan, stages=stages, seconds=sum(stages.values()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,17 +199,32 @@ class Asked:
         chosen = scores_module.resolve([*chosen, best_by])
         return cls(distinct, passes, _of_passes(measures_module.resolve(measures)), chosen, best_by, label)
 
+    def specification(self, session: Session) -> dict[str, Any]:
+        """What identifies the run, as far as it is known before an engine is chosen."""
+        return specification(session, self.placements, self.passes, self.measures, self.scores, self.label)
 
-def _job(
-    session: Session, asked: Asked, engine: str, memory: int | str, store: Store | None, *, compile: bool | None
-) -> Job:
-    """Everything audited and planned."""
+
+def _check_task(session: Session) -> None:
+    """Refuses what has no rows: dense predictions, and data without labels."""
     if session.dense:
         received = Phrase("one prediction per voxel, pixel or label")
         raise BadInput("model must predict whole examples in a sweep", "model", received, "use maps, or uncertainty")
     if session.data.labels is None:
         remedy = "pass (inputs, labels), a label column, a folder with a sub-folder per class, or use uncertainty"
         raise BadInput("data must have labels to compare with", "data", Phrase("inputs without labels"), remedy)
+
+
+def _job(
+    session: Session,
+    asked: Asked,
+    engine: str,
+    memory: int | str,
+    store: Store | None,
+    *,
+    compile: bool | None,
+    show: bool | None,
+) -> Job:
+    """Everything audited and planned."""
     budget = memory_bytes(memory, session.device)
     if store is not None:
         # A run taken up again keeps the memory it was planned with: block sizes follow from it, last bits from those.
@@ -189,11 +233,13 @@ def _job(
     if any(row.of == "passes" for row in asked.measures):
         check_memory(asked.measures, asked.passes, session.classes, budget)
     resolved = session.resolve(asked.placements)
-    session.audit_all(resolved, asked.placements)
-    running = choose_engine(session, resolved, asked.passes, engine, budget, fixed=store is not None)
-    compiled = running.compile(asked=compile)
+    with stage(f"auditing {len(resolved)} placements", show=show):
+        session.audit_all(resolved, asked.placements)
+    with stage("planning: one graph for all placements", show=show):
+        running = choose_engine(session, resolved, asked.passes, engine, budget, fixed=store is not None)
+        compiled = running.compiles(asked=compile)
     maker = RowMaker(session, running, asked.placements, asked.measures, asked.scores, asked.label, budget)
-    return Job(maker, asked.passes, budget, compiled)
+    return Job(maker, asked.specification(session) | {"engine": running.name}, budget, compiled)
 
 
 def _of_passes(rows: list[Measure]) -> list[Measure]:

@@ -38,6 +38,10 @@ class Confidences:
         """Its tensors."""
         return self.confidence, self.right, self.squares, self.log_loss
 
+    def on(self, device: torch.device) -> Confidences:
+        """The same on a device."""
+        return Confidences(*(part.to(device) for part in self.parts))
+
     @classmethod
     def joined(cls, several: Sequence[Confidences], dim: int) -> Confidences:
         """Several as one, along a dimension."""

@@ -1,0 +1,92 @@
+"""Ranking scores of one measure under many weightings of its examples: what a bootstrap asks for.
+
+A resample is a count per example. Groups of equal uncertainty are found once for all resamples, and nothing is sorted
+again. Equal to `ranking_scores` on the repeated examples; see `detection` and `monotonicity` for the definitions.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dropscope.scores.monotonicity import isotonic_penalty_of, rearrangement_penalty_of
+from dropscope.scores.ranking import checked_correct, checked_uncertainty
+
+
+def weighted_ranking_scores(
+    uncertainty: Tensor, correct: Tensor, counts: Tensor, points: int = 100
+) -> dict[str, Tensor]:
+    """Every ranking score, and the accuracy, of examples that are repeated.
+
+    Args:
+        uncertainty: `[n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]`.
+        counts: How often each example counts, whole numbers `[R, n]`, at least one in each row.
+        points: Points of the accuracy curve.
+
+    Returns:
+        Each score under its name, `[R]`, float64; NaN where it is undefined.
+
+    Raises:
+        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1.
+
+    Examples:
+        >>> u, correct = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([1, 1, 0])
+        >>> weighted_ranking_scores(u, correct, torch.tensor([[1, 1, 1], [0, 2, 1]]))["accuracy"]
+        tensor([0.6667, 0.6667], dtype=torch.float64)
+    """
+    uncertainty = checked_uncertainty(uncertainty)
+    wrong = ~checked_correct(correct, uncertainty.shape, "correct").to(uncertainty.device)
+    values, group = uncertainty.unique(return_inverse=True)
+    empty = counts.new_zeros(len(counts), len(values), dtype=torch.float64)
+    counts = counts.to(torch.float64)  # sums of whole numbers below 2^53 are exact
+    size = empty.index_add(1, group, counts)
+    errors = empty.index_add(1, group[wrong], counts[:, wrong])
+    end, errors_to = size.cumsum(1), errors.cumsum(1)
+    start, errors_before = end - size, errors_to - errors
+    n, wrongs = end[:, -1:], errors_to[:, -1:]
+    whole = int(n.max())
+    harmonic = torch.zeros(whole + 1, dtype=torch.float64, device=size.device)
+    harmonic[1:] = (1 / torch.arange(1, whole + 1, dtype=torch.float64, device=size.device)).cumsum(0)
+    # Errors spread evenly within a group: Σ over its ranks k of (errors before + share · (k − start)) / k.
+    share = errors / size.clamp_min(1)
+    inverse_ranks = harmonic[end.long()] - harmonic[start.long()]
+    area = (errors_before * inverse_ranks + share * (size - start * inverse_ranks)).sum(1) / n[:, 0]
+    accepted = (errors_before * size + errors * (size + 1) / 2).sum(1)
+    rank_sum = (errors * (start + end + 1)).sum(1) / 2
+    precision = (wrongs - errors_before) / (n - start).clamp_min(1)
+    n, wrongs = n[:, 0], wrongs[:, 0]
+    rights = n - wrongs
+    perfect = (wrongs - rights * (harmonic[n.long()] - harmonic[rights.long()])) / n
+    curve = _curve(end, errors_to, n, points)
+    return {
+        "isotonic_penalty": isotonic_penalty_of(curve),
+        "rearrangement_penalty": rearrangement_penalty_of(curve),
+        "running_minimum_penalty": _running_minimum(end, start, errors_before, n, points),
+        "aurc": area,
+        "excess_aurc": (area - perfect).clamp_min(0),
+        "augrc": (accepted - wrongs / 2) / n**2,
+        "error_auroc": (rank_sum - wrongs * (wrongs + 1) / 2) / (wrongs * rights),
+        "error_auprc": (errors * precision).sum(1) / wrongs,
+        "accuracy": rights / n,
+    }
+
+
+def _curve(end: Tensor, errors_to: Tensor, n: Tensor, points: int) -> Tensor:
+    """The accuracy curve `[R, points]`: all that is at most as uncertain as the ⌈j n / points⌉-th."""
+    j = torch.arange(1, points + 1, device=end.device)
+    k = (j * n.long()[:, None] + points - 1) // points
+    at = torch.searchsorted(end, k.double())
+    size = end.gather(1, at)
+    return (size - errors_to.gather(1, at)) / size
+
+
+def _running_minimum(end: Tensor, start: Tensor, errors_before: Tensor, n: Tensor, points: int) -> Tensor:
+    """As `running_minimum_penalty`: all that is less uncertain than the order statistic ⌈q(n − 1)⌉."""
+    steps = points - 1
+    j = torch.arange(points, device=end.device)
+    k = -(-j * (n.long()[:, None] - 1) // steps) + 1
+    at = torch.searchsorted(end, k.double())
+    curve = 1 - errors_before.gather(1, at) / start.gather(1, at).clamp_min(1)
+    excess = curve - curve.cummin(1).values
+    return (excess[:, 1:] + excess[:, :-1]).sum(1) / (2 * steps)
