@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dropscope import progress as progress_module
-from dropscope.progress import format_count, format_duration, format_pace, track
+from dropscope.progress import format_count, format_duration, format_pace, stage, track
 
 
 def test_counts_a_person_reads() -> None:
@@ -56,6 +57,24 @@ def test_no_line_before_anything_is_done(clock: list[float], capsys: Any) -> Non
         clock[0] = 5000.0
         tick(50)
     assert capsys.readouterr().err == "training: 50%, 36.0 steps/h, 83 min left\n"
+
+
+def test_the_time_left_has_what_comes_after(clock: list[float], capsys: Any) -> None:
+    with track("passes", 100, then=lambda whole: 10 + whole / 2) as tick:
+        clock[0] = 20.0
+        tick(50)
+    assert capsys.readouterr().err == "passes: 50%, 2 predictions/s, 50 s left\n"  # 20 + 10 + 40 / 2
+
+
+def test_a_stage_that_lasts_is_announced_and_a_short_one_is_not(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with stage("tracing"):
+        pass
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress_module, "_QUIET_SECONDS", 0.0)
+    for show in (None, False):
+        with stage("tracing", show=show):
+            threading.Event().wait(0.2)
+    assert capsys.readouterr().err == "tracing …\n"
 
 
 @pytest.mark.parametrize(("total", "show"), [(1000, False), (0, None)])

@@ -106,3 +106,25 @@ def test_what_is_no_finished_run_is_refused(tmp_path: Path) -> None:
     with refused("folder") as caught:
         ds.open_run(tmp_path)
     assert "1 of 2" in str(caught.value.received)
+
+
+PLACEMENTS = ["0=.1", "0=.5"]
+
+
+def test_a_finished_sweep_answers_without_planning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = swept(tmp_path, PLACEMENTS)
+    monkeypatch.setattr("dropscope.runs.sweeps.choose_engine", lambda *_, **__: pytest.fail("it was planned"))
+    again = swept(tmp_path, PLACEMENTS)
+    for name in TABLES:
+        pd.testing.assert_frame_equal(getattr(again, name), getattr(first, name))
+    with refused("out"):
+        swept(tmp_path, PLACEMENTS, seed=1)
+    with refused("out"):
+        swept(tmp_path, PLACEMENTS, engine="loop")
+
+
+def test_more_finalists_than_a_folder_has_are_looked_at(tmp_path: Path) -> None:
+    few = swept(tmp_path, PLACEMENTS, keep="top:1")
+    every = swept(tmp_path, PLACEMENTS, keep="all")
+    pd.testing.assert_frame_equal(every.rows, few.rows)
+    assert len(every.intervals) > len(few.intervals)

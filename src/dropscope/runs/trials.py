@@ -34,6 +34,7 @@ from dropscope.runs.verdicts import Judgement, deferral_table, judge
 RATES = (0.1, 0.3, 0.5)
 _LEAST = 40  # examples, to choose on one half and judge on the other
 _HANGING: dict[str, Any] = {"subsequent_indent": " " * 9}
+_KEPT = "top:10"
 _CHOOSING = 0.7  # share of the budget that choosing may take; set-up and judging take the rest
 
 
@@ -147,18 +148,19 @@ def try_out(
     """
     started = time.monotonic()
     folder = None if out is None else Path(out)
-    trial = _prepared(model, data, budget, rates, passes, {"measures": measures, "engine": engine}, options)
+    run_options = {"measures": measures, "engine": engine, "progress": progress}
+    trial = _prepared(model, data, budget, rates, passes, run_options, options)
     candidates = _settled(trial, folder)
     run = sweep(
-        model, candidates.placements, trial.choosing, candidates.passes, seed=trial.seed, keep="top:10",
-        out=None if folder is None else folder / "candidates", progress=progress, **trial.shared,
+        model, candidates.placements, trial.choosing, candidates.passes, seed=trial.seed, keep=_KEPT,
+        out=None if folder is None else folder / "candidates", **trial.shared,
     )  # fmt: skip
     best = run.best("aurc", 1).iloc[0]
     rival = str(run.baseline.sort_values("aurc", kind="stable").measure.iloc[0])
     names = (str(best.placement), str(best.measure), rival)
     both = {**trial.shared, "measures": [_measure_named(names[1], measures), rival]}
     table = uncertainty(
-        model, names[0], trial.judging, candidates.passes, seed=trial.seed + 1, progress=progress, **both
+        model, names[0], trial.judging, candidates.passes, seed=trial.seed + 1, **both
     )  # fmt: skip
     judgement = judge(names, *_rankings(table, names).values(), groups=trial.judging.groups)
     better = judgement.word == "better"
@@ -195,11 +197,11 @@ def plan_trial(model: nn.Module, data: Any, **options: Any) -> PlanSummary:
         AuditFailed: As `try_out`.
     """
     given = {name: parameter.default for name, parameter in inspect.signature(try_out).parameters.items()} | options
-    run = {name: given[name] for name in ("measures", "engine")}
+    run = {name: given[name] for name in ("measures", "engine", "progress")}
     session = {name: options[name] for name in SessionOptions.__annotations__ if name in options}
     trial = _prepared(model, data, given["budget"], given["rates"], given["passes"], run, session)
     kept = _settled(trial, None)
-    return plan_sweep(model, kept.placements, trial.choosing, kept.passes, seed=trial.seed, **trial.shared)
+    return plan_sweep(model, kept.placements, trial.choosing, kept.passes, seed=trial.seed, keep=_KEPT, **trial.shared)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,8 +235,9 @@ def _prepared(
     candidates = Candidates.of(session.site_map, rates, passes)
     if not candidates.placements:
         raise BadInput("model must have a site for noise", "model", Phrase("none"), "name a placement in sweep")
-    plan = plan_sweep(model, candidates.placements, choosing, passes, seed=session.seed, **shared)
-    return _Trial(choosing, judging, candidates, plan.seconds, budget, session.seed, shared)
+    plan = plan_sweep(model, candidates.placements, choosing, passes, seed=session.seed, keep=_KEPT, **shared)
+    seconds = plan.seconds - plan.stages["set-up"]
+    return _Trial(choosing, judging, candidates, seconds, budget, session.seed, shared)
 
 
 def _settled(trial: _Trial, folder: Path | None) -> Candidates:
