@@ -394,7 +394,8 @@ def test_a_model_that_stays_random_is_refused(folder: Path, monkeypatch: pytest.
     """The published ALBERT: a deterministic configuration with a dropout left on."""
     on = ready(folder, "bert")
     inner = on.model.dropout.forward
-    monkeypatch.setattr(on.model.dropout, "forward", lambda x: torch.rand_like(x) * inner(x))
+    for model in (on.model, on.session.running):  # a session runs in a copy of its own
+        monkeypatch.setattr(model.dropout, "forward", lambda x: torch.rand_like(x) * inner(x))
     live = bench(on.model, on.encoded, CPU)
     with pytest.raises(AuditFailed, match="randomness"):
         evaluate(live, Placement.none(), 3)
