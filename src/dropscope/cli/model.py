@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -183,9 +184,13 @@ def with_noises(model: str, read: Callable[[], Read]) -> Read:
 
 def load_model(name: str) -> LoadedModel:
     """The model, with its remarks on stderr."""
-    from dropscope import loading
+    from dropscope.progress import stage
 
-    loaded = loading.load_model(name)
+    # Elsewhere than on a terminal a mistake in the name stays one line.
+    with stage("loading the model", show=None if sys.stderr.isatty() else False):
+        from dropscope import loading
+
+        loaded = loading.load_model(name)
     for remark in loaded.remarks:
         stderr().print(f"remark: {remark}")
     return loaded

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dropscope.engine.loop import LoopEngine
     from dropscope.engine.shared import Forest, SharedEngine
 
-_SECONDS = 3.0  # to spend on timing, roughly
+_SECONDS = 2.0  # to spend on timing, roughly
 _PLACEMENTS = 16  # of one unit that are timed: enough to share what a whole unit shares
 # Seconds to compile a segment, and what compiled segments take of their eager time (benchmarks/dry_run.py).
 _COMPILING = 4.0
