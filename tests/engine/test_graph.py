@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import dropscope as ds
 from dropscope.engine import graph as capture_module
 from dropscope.engine.graph import CaptureFailed, capture, feed_values
 from dropscope.engine.session import open_session
@@ -154,3 +155,36 @@ def test_a_point_that_is_not_there_is_refused() -> None:
     net = zoo.cifar()
     with pytest.raises(CaptureFailed, match="conv9@output is not in the exported graph"):
         captured(net, zoo.images(2), [Point("conv9", 0, "output")])
+
+
+class Limited(nn.Module):
+    """Its code knows a largest number of examples, as cuDNN's choice of a BatchNorm does."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.first, self.last, self.most = nn.Linear(4, 8), nn.Linear(8, 3), most
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[0] > self.most:
+            return self.last(torch.tanh(self.first(x)))
+        return self.last(torch.relu(self.first(x)))
+
+
+def test_a_number_of_examples_that_code_limits_is_left_to_torch() -> None:
+    model = zoo.seeded(lambda: Limited(65535))
+    data = torch.randn(7, 4, generator=torch.Generator().manual_seed(0))
+    fast, slow = (ds.sample(model, "first=0.5", data, passes=4, engine=engine) for engine in ("shared", "loop"))
+    torch.testing.assert_close(fast, slow, atol=1e-6, rtol=1e-5)
+
+
+def test_a_number_of_examples_that_is_a_constant_is_refused() -> None:
+    class Constant(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(x * torch.arange(int(x.shape[0]))[:, None].float().mean() + int(x.shape[0]) % 3)
+
+    with pytest.raises(CaptureFailed):
+        capture(Constant(), Call.of(torch.randn(4, 4)), [])

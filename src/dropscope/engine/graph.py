@@ -91,22 +91,36 @@ def _signature(call: Call) -> Any:
 
 
 def _export(model: nn.Module, call: Call, wanted: tuple[Point, ...]) -> Captured:
+    """The graph for any number of examples. Where the model's code limits that number (cuDNN's choice of a BatchNorm
+    does, at 65,535), the limit is left to torch: it concerns which kernels run, and every plan is compared with the
+    loop before it is used."""
     copy = shadow(model).eval()
     few = call.take([i % call.examples for i in range(_BATCH)])
     args, kwargs = few.args, _without_cache(copy, dict(sorted(few.kwargs.items())))
-    batch = torch.export.Dim("batch", min=1, max=1 << 24)
+    refused: Exception | None = None
+    for batch in (torch.export.Dim("batch", min=1, max=1 << 24), torch.export.Dim.AUTO):
+        try:
+            captured = _read(_program(copy, args, kwargs, batch, _Marker(wanted)), wanted)
+        except CaptureFailed:
+            raise
+        except Exception as error:  # export raises its own and everybody else's errors; each means the same here
+            refused = refused or error
+        else:
+            if refused is None or _share_symbol(captured):
+                return captured
+    raise CaptureFailed(f"torch.export could not capture the model: {first_line(refused, 200)}") from refused
+
+
+def _program(
+    copy: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, marker: _Marker
+) -> torch.export.ExportedProgram:
     shapes = pytree.tree_map(
         lambda x: {0: batch} if isinstance(x, Tensor) and x.dim() > 0 and x.shape[0] == _BATCH else None, (args, kwargs)
     )
-    marker = _Marker(wanted)
-    try:
-        with warnings.catch_warnings(), torch.no_grad(), random_state_kept(), trace(copy, marker):
-            warnings.simplefilter("ignore")
-            program = torch.export.export(_Call(copy), (args, kwargs), dynamic_shapes=shapes, strict=False)
-            program = program.run_decompositions({})
-    except Exception as error:  # export raises its own and everybody else's errors; each means the same here
-        raise CaptureFailed(f"torch.export could not capture the model: {first_line(error, 200)}") from error
-    return _read(program, wanted)
+    with warnings.catch_warnings(), torch.no_grad(), random_state_kept(), trace(copy, marker):
+        warnings.simplefilter("ignore")
+        program = torch.export.export(_Call(copy), (args, kwargs), dynamic_shapes=shapes, strict=False)
+        return program.run_decompositions({})
 
 
 class _Call(nn.Module):
@@ -194,6 +208,13 @@ def _symbol(feeds: list[fx.Node]) -> sympy.Symbol | None:
             (symbol,) = value.shape[0].node.expr.free_symbols
             return symbol
     return None
+
+
+def _share_symbol(captured: Captured) -> bool:
+    """Whether all inputs have one symbol for their examples; torch may have taken their number for a constant."""
+    sizes = [expression(node.meta["val"].shape[0]) for node in captured.feeds if node.meta["val"].dim()]
+    grow = {size for size in sizes if not isinstance(size, int)}
+    return grow == {captured.symbol} and _BATCH not in sizes
 
 
 def expression(size: Any) -> sympy.Expr | int:

@@ -27,6 +27,7 @@ from dropscope.statistics import PassStatistics, statistics_bytes
 
 Origin = tuple[int, ...]
 _BLENDED_BYTES = 256 << 20  # of the passes over a slab that are blended side by side
+_MOST_VOXELS = 1 << 30  # of a window: 4 GiB per channel
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,9 @@ def plan_windows(
     if any(not isinstance(side, int) or side < 1 for side in sides) or len(sides) not in (2, 3):
         remedy = "write roi=(128, 128, 16), or roi=(128, 128) for the slices of a 2-D network"
         raise BadInput("roi must have two or three sides of at least 1", "roi", roi, remedy)
+    if math.prod(sides) > _MOST_VOXELS:
+        what, remedy = f"roi must hold at most {_MOST_VOXELS:,} voxels", "write roi=(128, 128, 16)"
+        raise BadInput(what, "roi", sides, remedy)
     flat = roi is not None and len(sides) == 2
     sides = tuple(math.ceil(side / of) * of for side, of in zip(sides, multiples, strict=False))
     return Windows(tuple(shape), (*sides, 1) if flat else sides, float(overlap), flat)
