@@ -97,18 +97,18 @@ def _export(model: nn.Module, call: Call, wanted: tuple[Point, ...]) -> Captured
     copy = shadow(model).eval()
     few = call.take([i % call.examples for i in range(_BATCH)])
     args, kwargs = few.args, _without_cache(copy, dict(sorted(few.kwargs.items())))
-    refused: Exception | None = None
+    errors: list[Exception] = []
     for batch in (torch.export.Dim("batch", min=1, max=1 << 24), torch.export.Dim.AUTO):
         try:
             captured = _read(_program(copy, args, kwargs, batch, _Marker(wanted)), wanted)
         except CaptureFailed:
             raise
         except Exception as error:  # export raises its own and everybody else's errors; each means the same here
-            refused = refused or error
+            errors.append(error)
         else:
-            if refused is None or _share_symbol(captured):
+            if not errors or _share_symbol(captured):
                 return captured
-    raise CaptureFailed(f"torch.export could not capture the model: {first_line(refused, 200)}") from refused
+    raise CaptureFailed(f"torch.export could not capture the model: {first_line(errors[0], 200)}") from errors[0]
 
 
 def _program(
