@@ -35,7 +35,13 @@ def test_windows_of_rows_are_those_that_touch_them():
 
 @pytest.mark.parametrize(
     ("roi", "overlap", "name"),
-    [((6, 6), 1.0, "overlap"), ((6, 6), -0.1, "overlap"), ((0, 4, 4), 0.2, "roi"), ((4,), 0.2, "roi"), ((4, 10**11), 0.2, "roi")],
+    [
+        ((6, 6), 1.0, "overlap"),
+        ((6, 6), -0.1, "overlap"),
+        ((0, 4, 4), 0.2, "roi"),
+        ((4,), 0.2, "roi"),
+        ((4, 10**11), 0.2, "roi"),
+    ],
 )
 def test_windows_refuse(roi, overlap, name):
     with refused(name):
