@@ -66,16 +66,9 @@ def own_disturbance(own: OwnNoise, mask: str) -> Callable[..., Tensor]:
     """`disturb_rows` for noise of a user's own: `gain` holds the rate of each variant, 0 for none."""
 
     def disturb_rows_by_own(
-        value: Tensor,
-        dim: int,
-        folded: int,
-        units: Sequence[int],
-        noise: str,
-        uniform: Tensor,
-        level: Tensor,
-        gain: Tensor,
-        parent: Any,
-    ) -> Tensor:
+        value: Tensor, dim: int, folded: int, units: Sequence[int], noise: str, uniform: Tensor, level: Tensor,
+        gain: Tensor, parent: Any,
+    ) -> Tensor:  # fmt: skip
         rates = gain.tolist()
         of_rate = {rate: own.factors(uniform, rate, mask, folded) for rate in set(rates) - {0.0}}
         plain = torch.ones_like(uniform, dtype=torch.float32)

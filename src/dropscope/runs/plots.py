@@ -19,6 +19,7 @@ from dropscope import scores
 from dropscope.checks import check_choice
 from dropscope.display import fold
 from dropscope.errors import BadInput, Phrase
+from dropscope.parameters import documented
 from dropscope.placement import Placement
 from dropscope.runs.finalists import AGAINST
 
@@ -31,6 +32,17 @@ _LABEL = 40
 _SETTLED = 0.1  # coverage from which on a risk is more than the luck of a few examples
 
 
+_curve_docs = documented(
+    {
+        "rows": 'Rows to draw, such as `run.best("augrc", 5)`; None takes the `count` of least AURC.',
+        "count": "How many rows, where none are given.",
+        "ax": "Axes to draw in; None makes a figure.",
+    },
+    "The Axes.",
+    {"BadInput": "For rows of which the run keeps no per-example values."},
+)
+
+
 @dataclass(frozen=True, eq=False)
 class RunPlots:
     """Draws a run. Each method takes `ax`, or makes a figure, and returns the matplotlib Axes it drew in."""
@@ -40,20 +52,9 @@ class RunPlots:
     examples: pd.DataFrame
     directions: Mapping[str, str]  # score → "lower" or "higher"
 
+    @_curve_docs
     def risk_coverage(self, rows: pd.DataFrame | None = None, *, count: int = 3, ax: Axes | None = None) -> Axes:
-        """Error rate among the most certain examples, one line per row and a dashed one for one plain pass.
-
-        Args:
-            rows: Rows to draw, such as `run.best("augrc", 5)`; None takes the `count` of least AURC.
-            count: How many rows, where none are given.
-            ax: Axes to draw in; None makes a figure.
-
-        Returns:
-            The Axes.
-
-        Raises:
-            BadInput: For rows of which the run keeps no per-example values.
-        """
+        """Error rate among the most certain examples, one line per row and a dashed one for one plain pass."""
         axes = _axes(ax, 6.4, 4.2)
         highest = 0.0
         for name, table in self._rankings(rows, count).items():
@@ -64,20 +65,9 @@ class RunPlots:
         axes.set(xlabel="coverage: examples kept, the most certain first (%)", ylabel="risk: errors among them (%)")
         return _finished(axes, "AURC")
 
+    @_curve_docs
     def accuracy_curves(self, rows: pd.DataFrame | None = None, *, count: int = 3, ax: Axes | None = None) -> Axes:
-        """Accuracy on the most certain share of examples, one line per row and a dashed one for one plain pass.
-
-        Args:
-            rows: Rows to draw; None takes the `count` of least AURC.
-            count: How many rows, where none are given.
-            ax: Axes to draw in; None makes a figure.
-
-        Returns:
-            The Axes.
-
-        Raises:
-            BadInput: For rows of which the run keeps no per-example values.
-        """
+        """Accuracy on the most certain share of examples, one line per row and a dashed one for one plain pass."""
         axes = _axes(ax, 6.4, 4.2)
         draw_accuracy_curves(axes, self._rankings(rows, count))
         return _finished(axes)

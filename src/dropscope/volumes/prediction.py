@@ -10,7 +10,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -135,27 +135,17 @@ def predict(
     return _write_table(opened)
 
 
-@shares(Options)
+@shares(predict, without=("progress",))
 def plan_prediction(
-    model: nn.Module,
-    placement: Placement | str,
-    images: Iterable[str | Path],
-    out: str | Path,
-    *,
-    labels: str | Path | None = None,
-    class_names: Sequence[str] | None = None,
-    transforms: Transforms | None = None,
-    overlays: bool = True,
-    overwrite: bool = False,
-    **options: Any,
+    model: nn.Module, placement: Placement | str, images: Iterable[str | Path], out: str | Path, **options: Any
 ) -> PredictionPlan:
     """What `predict` would do with the same arguments: everything is checked, one window timed, nothing written."""
-    beside = _Beside(labels, class_names, transforms, overlays, overwrite)
+    beside = _Beside(**{field.name: options.pop(field.name, field.default) for field in fields(_Beside)})
     opened = _open_prediction(model, images, Path(out), _options(placement, options, beside), beside, progress=False)
     counts = {case.name: opened.count_windows(case) for case in opened.cases}
     left, passes = sum(counts[case.name] for case in opened.left()), opened.options.passes
     seconds = _seconds_per_window(opened.session) * left * passes if left else 0
-    done, files = tuple(sorted(opened.done)), (*opened.files, *([gallery.OVERLAY] if overlays else []))
+    done, files = tuple(sorted(opened.done)), (*opened.files, *([gallery.OVERLAY] if beside.overlays else []))
     return PredictionPlan(opened.cases, done, counts, passes, seconds, opened.voxel_bytes, files, opened.remarks)
 
 
@@ -163,11 +153,11 @@ def plan_prediction(
 class _Beside:
     """Arguments that change nothing in the maps, but for the transforms, which the voxels show."""
 
-    labels: str | Path | None
-    class_names: Sequence[str] | None
-    transforms: Transforms | None
-    overlays: bool
-    overwrite: bool
+    labels: str | Path | None = None
+    class_names: Sequence[str] | None = None
+    transforms: Transforms | None = None
+    overlays: bool = True
+    overwrite: bool = False
 
 
 @dataclass(frozen=True, eq=False)
