@@ -100,6 +100,8 @@ def test_a_choice_holds_its_evidence_and_is_written(tmp_path: Path) -> None:
     again = ds.try_out(model, data(), passes=4, out=tmp_path / "try", progress=False)
     assert again.judgement == choice.judgement
     assert max(len(line) for line in str(choice).splitlines()) < 80
+    assert repr(choice) == str(choice)
+    assert len(choice.plot().get_lines()) == 3  # both rankings, and one that knows nothing
 
 
 def candidates_of_try(model: nn.Module) -> list[ds.Placement]:

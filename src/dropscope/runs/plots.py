@@ -68,9 +68,7 @@ class RunPlots:
     @_curve_docs
     def accuracy_curves(self, rows: pd.DataFrame | None = None, *, count: int = 3, ax: Axes | None = None) -> Axes:
         """Accuracy on the most certain share of examples, one line per row and a dashed one for one plain pass."""
-        axes = _axes(ax, 6.4, 4.2)
-        draw_accuracy_curves(axes, self._rankings(rows, count))
-        return _finished(axes)
+        return accuracy_axes(self._rankings(rows, count), ax)
 
     def sites(self, score: str = "aurc", *, measure: str | None = None, ax: Axes | None = None) -> Axes:
         """What each site does at each rate: the difference to one plain pass, averaged over placements that have it.
@@ -153,6 +151,13 @@ class RunPlots:
             table["rate"] = table.rate.round(1)
         effect = table.pivot_table(index="site", columns="rate", values="difference", aggfunc="mean")
         return effect.loc[sorted(effect.index, key=_with_numbers)]
+
+
+def accuracy_axes(examples: Mapping[str, pd.DataFrame], ax: Axes | None = None) -> Axes:
+    """Accuracy curves with axes and legend, in `ax` or in a figure of their own."""
+    axes = _axes(ax, 6.4, 4.2)
+    draw_accuracy_curves(axes, examples)
+    return _finished(axes)
 
 
 def draw_accuracy_curves(axes: Axes, examples: Mapping[str, pd.DataFrame]) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -27,9 +27,13 @@ from dropscope.parameters import shares
 from dropscope.placement import Placement
 from dropscope.runs.candidates import Candidates
 from dropscope.runs.passes import uncertainty
+from dropscope.runs.plots import accuracy_axes
 from dropscope.runs.result import Run
 from dropscope.runs.sweeps import plan_sweep, sweep
 from dropscope.runs.verdicts import Judgement, deferral_table, judge
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 RATES = (0.1, 0.3, 0.5)
 _LEAST = 40  # examples, to choose on one half and judge on the other
@@ -72,6 +76,20 @@ class Choice:
         """Both rankings of the part that judged, by name: tables with `uncertainty` and `correct`."""
         judged = self.judgement
         return _rankings(self.examples, (judged.placement, judged.measure, judged.rival))
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Accuracy on the most certain share of the examples that judged, for both rankings.
+
+        Args:
+            ax: Axes to draw in; None makes a figure.
+
+        Returns:
+            The Axes.
+        """
+        return accuracy_axes(self.rankings, ax)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def facts(self) -> dict[str, Any]:
         """The choice in values that JSON can hold."""
