@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from dropscope.checks import check_choice
 from dropscope.device import runs_kernels
 from dropscope.errors import BadInput, Phrase
 from dropscope.injection.deferred import DeferredNoise, Ledger
+from dropscope.injection.generation import generation_followed, prompt, refuse_cache
 from dropscope.injection.resolution import ResolvedPlacement, SiteNoise, resolve
 from dropscope.injection.sites import SiteMap, examine
 from dropscope.model import OURS, Call, evaluating, id_keys, is_hooked, unwrap
@@ -74,6 +75,7 @@ class Noise(Visitor):
         self._ledger = Ledger()
         self._packed: tuple[tuple[Any, ...], Tensor, Tensor] | None = None  # of the mask that attention was last given
         self._may_wait = may_wait
+        self._generating = self._under_way = False
 
     def at(self, pass_: int | Tensor | Sequence[int] | None = None, ids: Sequence[Any] | Tensor | None = None) -> None:
         """Says what the next forwards are.
@@ -95,31 +97,48 @@ class Noise(Visitor):
         """The points that get noise; empty until the first forward, where no site map was given."""
         return dict(self._resolved or {})
 
+    @contextmanager
+    def one_pass(self) -> Iterator[None]:
+        """While open, forwards are of one pass and of the examples that the first of them has: a generation."""
+        self._generating, self._under_way = True, False
+        try:
+            yield
+        finally:
+            self._generating = self._under_way = False
+
     # --- the visitor ------------------------------------------------------------------------------------------------
 
     def begin(self, call: Call) -> None:
+        refuse_cache(call)
         for module in self._model.modules():
             module.training = False  # BatchNorm stays put, even if a caller switches flags inside the context
+        self._ledger.settle()
+        self._packed = None
+        if self._under_way:
+            return
+        call = prompt(call) if self._generating else call
         if self._resolved is None:
             assert self.placement is not None
             self._site_map = examine(self._model, call)
             self._resolved = resolve(self.placement, self._site_map)
-        size = call.examples
-        if self._per_pass:
-            self._examples = torch.zeros(size, dtype=torch.int64)
-        elif self._ids is None:
-            self._examples = call.keys()
-        else:
-            self._examples = (
-                self._ids if isinstance(self._ids, Tensor) and self._ids.dtype == torch.int64 else id_keys(self._ids)
-            )
-            if len(self._examples) != size:
-                received = Phrase(f"{len(self._examples)} ids for {size} examples")
-                raise BadInput("ids must hold one id per example", "ids", received, "pass as many ids as examples")
-        self._ledger.settle()
-        self._packed = None
+        self._examples = self._example_keys(call)
         self._passes = torch.as_tensor(self._calls if self._pass is None else self._pass, dtype=torch.int64).reshape(-1)
         self._calls += 1
+        self._under_way = self._generating
+
+    def _example_keys(self, call: Call) -> Tensor:
+        size = call.examples
+        if self._per_pass:
+            return torch.zeros(size, dtype=torch.int64)
+        if self._ids is None:
+            return call.keys()
+        keys = self._ids if isinstance(self._ids, Tensor) and self._ids.dtype == torch.int64 else id_keys(self._ids)
+        if self._generating and len(keys) and size % len(keys) == 0:
+            keys = keys.repeat_interleave(size // len(keys))  # beams and samples of one prompt lie side by side
+        if len(keys) != size:
+            received = Phrase(f"{len(keys)} ids for {size} examples")
+            raise BadInput("ids must hold one id per example", "ids", received, "pass as many ids as examples")
+        return keys
 
     def wants(self, point: Point) -> bool:
         return self._spec(point) is not None
@@ -239,7 +258,8 @@ def injected(
     """Puts noise into a model while open: call the model as always, each forward is the next pass.
 
     The model is in eval mode meanwhile, and its own dropout is off unless the placement asks for it. Afterwards it is
-    as it was, also after an exception.
+    as it was, also after an exception. One `model.generate` of a decoder is one pass: it runs without a key-value
+    cache, and tokens keep their masks while new ones are added.
 
     Args:
         model: Any `nn.Module`.
@@ -253,7 +273,8 @@ def injected(
 
     Raises:
         BadInput: If an argument cannot be used, the placement does not fit the model, noise is already in the model,
-            something other than the model itself is called inside, or the model is compiled, exported or traced there.
+            something other than the model itself is called inside, the model is compiled, exported or traced there,
+            it is given a key-value cache, or `generate` is called on a model that has an encoder.
 
     Examples:
         >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3)).eval()
@@ -269,7 +290,11 @@ def injected(
     check_choice(masks, "masks", MASKS)
     model = unwrap(model)
     resolved = None if site_map is None else resolve(placement, site_map)
-    with _open(model, Noise(model, placement, seed, masks, site_map, resolved)) as noise, _eager_only(model, noise):
+    with (
+        _open(model, Noise(model, placement, seed, masks, site_map, resolved)) as noise,
+        _eager_only(model, noise),
+        nullcontext() if noise.idle else generation_followed(model, noise.one_pass),
+    ):
         yield noise
 
 
@@ -333,6 +358,6 @@ def _is_compiled() -> bool:
     return callable(callback)
 
 
-def _refuse_submodule(path: str) -> None:
+def _refuse_submodule(path: str) -> bool:
     remedy = "call model(...), not model.forward(...) or a submodule of it"
     raise BadInput("calls inside `injected` must be of the model itself", "model", Phrase(f"a call of {path}"), remedy)

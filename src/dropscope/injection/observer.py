@@ -177,7 +177,7 @@ def watch(model: nn.Module) -> Iterator[Watch]:
     before = state_mark(model)
     tail = model.register_forward_hook(observer.finished, with_kwargs=True)
     try:
-        with trace(model, observer):
+        with trace(model, observer, alone=lambda path: True):  # `generate` calls an encoder by itself
             yield seen
     finally:
         tail.remove()
@@ -198,6 +198,11 @@ class _Observer(Visitor):
     def begin(self, call: Call) -> None:
         self.forwards += 1
         self._keys = None
+        cache = call.kwargs.get("past_key_values")
+        if cache is not None:
+            if not hasattr(cache, "get_seq_length") or cache.get_seq_length() > 0:
+                return  # what the forward sees is not in its inputs alone
+            call = Call(call.args, {name: part for name, part in call.kwargs.items() if part is not cache})
         try:
             with torch._C.DisableTorchFunction():
                 self._keys = call.keys()

@@ -5,6 +5,7 @@ Owns how inputs are sliced, moved, copied and fingerprinted. See the data room f
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -90,7 +91,13 @@ class Call:
                 parts = [mapped(p) for p in part]
                 return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)
             if isinstance(part, dict):
-                return {key: mapped(p) for key, p in part.items()}
+                parts_by_key = {key: mapped(p) for key, p in part.items()}
+                if type(part) is dict:
+                    return parts_by_key
+                same_kind = copy.copy(part)  # as an encoder's output, which has its fields as attributes and by number
+                for key, value in parts_by_key.items():
+                    same_kind[key] = value
+                return same_kind
             return part
 
         return Call(mapped(self.args), mapped(self.kwargs))

@@ -26,10 +26,11 @@ from dropscope.tracing.visitor import About, OwnDropout, Point, Visitor
 
 
 @contextmanager
-def trace(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | None = None) -> Iterator[None]:
+def trace(model: nn.Module, visitor: Visitor, alone: Callable[[str], bool] | None = None) -> Iterator[None]:
     """Traces forwards of `model` on this thread while open. Afterwards every hook is gone, also after an exception.
 
-    A submodule that is called by itself is no forward of the model: it runs as it is, and `alone` gets its path.
+    A submodule that is called by itself is no forward of the model: `alone` gets its path, and says whether to trace
+    it. If not, or without `alone`, it runs as it is.
     """
     current: list[Tracer] = []
     handles = []
@@ -51,7 +52,7 @@ def trace(model: nn.Module, visitor: Visitor, alone: Callable[[str], None] | Non
 
 
 def _entry_hook(
-    entered: TracedModule, visitor: Visitor, current: list[Tracer], alone: Callable[[str], None] | None
+    entered: TracedModule, visitor: Visitor, current: list[Tracer], alone: Callable[[str], bool] | None
 ) -> Callable[..., Any]:
     """Starts a tracer where the model itself is called; `current` holds it until the forward is over."""
     path, thread = entered.path, threading.get_ident()
@@ -62,11 +63,10 @@ def _entry_hook(
         if path == ROOT and current and not _is_running(current[0].caller):
             current.pop().__exit__(None, None, None)  # interrupted: torch calls no hooks then
         if not current:
-            if path != ROOT:
-                if alone is not None:
-                    alone(path)
+            if path == ROOT:
+                visitor.begin(Call(args, kwargs))
+            elif alone is None or not alone(path):
                 return None
-            visitor.begin(Call(args, kwargs))
             current.append(Tracer(visitor, sys._getframe(1)))
             current[0].start(Call(args, kwargs))
         return current[0].enter(entered, args, kwargs)
