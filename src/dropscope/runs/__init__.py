@@ -1,5 +1,6 @@
 """What a user runs: passes under one placement, sweeps over many, their rows and their folders."""
 
+from dropscope.runs.continuations import score_continuations
 from dropscope.runs.folders import open_run
 from dropscope.runs.passes import maps, sample, uncertainty
 from dropscope.runs.plots import draw_accuracy_curves
@@ -20,6 +21,7 @@ __all__ = [
     "plan_sweep",
     "plan_trial",
     "sample",
+    "score_continuations",
     "sweep",
     "try_out",
     "uncertainty",
