@@ -59,6 +59,17 @@ def test_a_decoder_has_its_own_padding():
     assert torch.equal(keys_of(**source, **named), keys_of(**source, **wider))
 
 
+def test_several_texts_in_an_example_have_their_padding_each():
+    def choices(length, first):
+        ids, mask = torch.zeros(1, 2, length, dtype=torch.long), torch.zeros(1, 2, length, dtype=torch.long)
+        for row, part in enumerate((range(1, first + 1), range(first + 1, 6))):
+            ids[0, row, : len(part)], mask[0, row, : len(part)] = torch.tensor(list(part)), 1
+        return {"input_ids": ids, "attention_mask": mask}
+
+    assert torch.equal(keys_of(**choices(4, 2)), keys_of(**choices(9, 2)))
+    assert not torch.equal(keys_of(**choices(4, 2)), keys_of(**choices(4, 3)))
+
+
 def test_labels_are_no_input():
     batch = tokens([3, 5], 5)
     assert torch.equal(keys_of(**batch, labels=torch.tensor([0, 1])), keys_of(**batch))

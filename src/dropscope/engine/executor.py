@@ -149,7 +149,8 @@ class Executor:
         number = torch.as_tensor(list(passes), dtype=torch.int64, device=keys.device)
         examples = torch.zeros_like(keys) if self._per_pass else keys
         begun = streams(self._seed, site_key(step.name, step.call), number[:, None], examples[None, :])
-        return bits(begun.reshape(-1), segments.unit_shape(step, self.plan.captured))
+        centre = step.layout.centre(step.node.meta["val"].dim(), step.mask)
+        return bits(begun.reshape(-1), segments.unit_shape(step, self.plan.captured), centre)
 
 
 class _Descent:

@@ -212,7 +212,7 @@ class Noise(Visitor):
     def _in_one_trip(self, value: Tensor, spec: SiteNoise) -> bool:
         """Whether kernels may replace `disturb`: element masks on plain values on a GPU, without a watcher."""
         plain = spec.noise == "bernoulli" and spec.mask == "element"
-        plain = plain and spec.layout.batch_dim == 0 and spec.layout.folded == 1
+        plain = plain and spec.layout.batch_dim == 0 and spec.layout.folded == 1 and spec.layout.centred is None
         known = value.dtype in (torch.float32, torch.float16, torch.bfloat16)
         learning = torch.is_grad_enabled() and value.requires_grad
         return plain and known and self.watcher is None and not learning and runs_kernels(value.device)

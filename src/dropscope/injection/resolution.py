@@ -8,7 +8,7 @@ always the group, `conv@output` the site. It runs nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from dropscope.errors import BadInput, Phrase, nearest
@@ -180,7 +180,7 @@ def _own_evidence(own: Own, site_map: SiteMap, chosen: Mapping[Point, object]) -
 def _own_layout(point: Point, mask: str, site_map: SiteMap) -> Layout:
     layout = site_map.values[point].layout
     # torch's channel dropouts always count dimension 1.
-    return Layout(layout.batch_dim, layout.folded, 1) if mask == "channel" else layout
+    return replace(layout, channel_dim=1) if mask == "channel" else layout
 
 
 def _site_noise(point: Point, rate: float, kind: str, mask: str, site_map: SiteMap) -> SiteNoise:

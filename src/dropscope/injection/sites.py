@@ -89,6 +89,8 @@ def examine(model: nn.Module, call: Call) -> SiteMap:
     folded = [point for point, layout in layouts.items() if layout is not None and layout.folded > 1]
     if folded:
         layouts.update(_verified(copy, call, folded, layouts))
+    with torch.no_grad(), random_state_kept():
+        layouts.update(_centred(copy, call, layouts, two.shapes))
     values = {
         point: Value(about, layout, _one_example(two.shapes[point], layout))
         for point, about in two.abouts.items()
@@ -194,6 +196,46 @@ def _verified(
         halves = torch.cat(list(b.chunk(2, layout.batch_dim))[::-1], layout.batch_dim)
         checked[point] = layout if torch.allclose(a, halves, rtol=1e-3, atol=1e-4) else None
     return checked
+
+
+def _centred(
+    copy: nn.Module, call: Call, layouts: Mapping[Point, Layout | None], shapes: Mapping[Point, tuple[int, ...]]
+) -> dict[Point, Layout]:
+    """Layouts of tables of distances between tokens, which all examples share.
+
+    Such a table has two or four entries per token, from the farthest to the left to the farthest to the right: a longer
+    text adds some at both ends. Texts that are one token shorter tell it from a table of fixed size.
+    """
+    length = 0 if call.tokens is None else call.tokens.shape[-1]
+    found = {
+        point: (replace(layout, centred=dims[0]), per_token, spare)
+        for point, layout in layouts.items()
+        for per_token in (2, 4)
+        for spare in (0, 1)
+        if layout is not None and (dims := _distances(shapes[point], layout.batch_dim, per_token * length - spare))
+    }
+    if length < 3 or not found:
+        return {}
+    if call.examples < 2:
+        call = call.with_second_example()
+    try:
+        # The second token: what a text begins and ends with may matter to the model.
+        shorter = record(copy, call.without_token(1), 2, frozenset(found))
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError):
+        return {}  # it takes texts of one length only, so that there is nothing to keep in place
+    return {
+        point: layout
+        for point, (layout, per_token, spare) in found.items()
+        if (value := shorter.kept.get(point)) is not None
+        and value.shape[layout.centred or 0] == per_token * (length - 1) - spare
+        and (layout.batch_dim is None or bool((value == value.narrow(layout.batch_dim, 0, 1)).all()))
+    }
+
+
+def _distances(shape: tuple[int, ...], batch_dim: int | None, size: int) -> list[int]:
+    """The dimensions of a size, from the end: neither that of the examples nor the last."""
+    dims = enumerate(shape[:-1], -len(shape))
+    return [dim for dim, each in dims if each == size and dim + len(shape) != batch_dim]
 
 
 def _one_example(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:

@@ -119,6 +119,21 @@ class Call:
             lambda t: torch.cat([t, t.flip(tuple(range(1, t.dim())))]) if t.dim() > 0 and t.shape[0] == 1 else t
         )
 
+    @property
+    def tokens(self) -> Tensor | None:
+        """A tensor whose last dimension counts tokens: the attention mask, or the ids; None for other inputs."""
+        first = self.kwargs.get("attention_mask", next(iter(self.tensors), None))
+        known = isinstance(first, Tensor) and first.dim() >= 2 and not first.is_floating_point()
+        return first if known else None
+
+    def without_token(self, index: int) -> Call:
+        """The same texts with one token fewer; what does not count tokens as `tokens` does stays as it is."""
+        tokens = self.tokens
+        assert tokens is not None
+        dim, shape = tokens.dim() - 1, tokens.shape
+        kept = torch.tensor([i for i in range(shape[-1]) if i != index])
+        return self.map(lambda t: t.index_select(dim, kept.to(t.device)) if t.shape[: dim + 1] == shape else t)
+
     def to(self, device: torch.device) -> Call:
         """The same call with its tensors on a device."""
         return self.map(lambda t: t.to(device))
@@ -143,7 +158,7 @@ class Call:
         masks = {
             name: mask.cpu().bool()
             for name in PADDING_MASKS
-            if isinstance(mask := self.kwargs.get(name), Tensor) and mask.dim() == 2
+            if isinstance(mask := self.kwargs.get(name), Tensor) and mask.dim() >= 2
         }
         named = sorted((name, part) for name, part in self.kwargs.items() if name not in (*PADDING_MASKS, *LABEL_KEYS))
         batched = [
@@ -158,8 +173,10 @@ class Call:
             digest = hashlib.blake2b(digest_size=8)
             for name, tensor, mask in batched:
                 one = tensor[i]
-                if mask is not None and tensor.shape[:2] == mask.shape:
+                if mask is not None and tensor.shape[: mask.dim()] == mask.shape:
                     one = one[mask[i]]
+                    if mask.dim() > 2:  # several texts in an example, as in multiple choice: where each of them ends
+                        digest.update(f"{mask[i].sum(-1).tolist()}".encode())
                 digest.update(f"{name if len(batched) > 1 else ''}|{one.dtype}|{tuple(one.shape)}|".encode())
                 digest.update(one.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes() if one.numel() else b"")
             keys[i] = int.from_bytes(digest.digest(), "little", signed=True)

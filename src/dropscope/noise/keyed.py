@@ -38,11 +38,21 @@ class Layout:
         batch_dim: The dimension of the examples; None where one value serves them all, as position embeddings do.
         folded: Consecutive indices of that dimension that each example takes (heads folded into the batch).
         channel_dim: The dimension of the feature maps.
+        centred: The dimension of distances between tokens, from the end (-2, -3 …): it grows on both sides with the
+            text, so its coordinates count from the middle. None where there is none.
     """
 
     batch_dim: int | None = 0
     folded: int = 1
     channel_dim: int = -1
+    centred: int | None = None
+
+    def centre(self, dims: int, mask: str) -> int | None:
+        """`centred` among one example's units, for a value of `dims` dimensions; None where no unit lies along it."""
+        if self.centred is None or mask != "element":
+            return None
+        batch = (self.batch_dim or 0) - dims
+        return self.centred + 1 if self.centred < batch else self.centred
 
 
 def site_key(name: str, call: int) -> int:
@@ -86,14 +96,18 @@ def _absorbed(state: int, value: int) -> int:
     return _signed(((x ^ (x >> 31)) + GOLDEN_64) & whole, 64)
 
 
-def bits(keys: Tensor, shape: Sequence[int]) -> Tensor:
+def bits(keys: Tensor, shape: Sequence[int], centre: int | None = None) -> Tensor:
     """Uniform int32 of shape `[*keys.shape, *shape]`. Each coordinate is hashed by itself, so padding moves nothing.
+
+    Coordinates count from 0, along dimension `centre` (-2, -3 …) from the middle.
 
     >>> keys = streams(0, site_key("fc1", 0), torch.tensor(3), torch.tensor([11, 12]))
     >>> torch.equal(bits(keys, (5, 7))[:, :4, :6], bits(keys, (4, 6)))
     True
+    >>> torch.equal(bits(keys, (6, 7), -2)[:, 1:-1], bits(keys, (4, 7), -2))
+    True
     """
-    state, lead = _row_states(keys, shape), keys.dim()
+    state, lead = _row_states(keys, shape, centre), keys.dim()
     # The last coordinate is where the work is: 32-bit lanes, fed by both halves of the 64-bit row state.
     low = ((state << 32) >> 32).to(torch.int32).unsqueeze(-1)
     high = (state >> 32).to(torch.int32).unsqueeze(-1)
@@ -105,11 +119,12 @@ def bits(keys: Tensor, shape: Sequence[int]) -> Tensor:
     return _fold(v, 15)
 
 
-def _row_states(keys: Tensor, shape: Sequence[int]) -> Tensor:
+def _row_states(keys: Tensor, shape: Sequence[int], centre: int | None) -> Tensor:
     """The 64-bit state of each row of the last dimension, int64 `[*keys.shape, *shape[:-1]]`."""
     state = keys
-    for size in shape[:-1]:
-        state = _absorb(state.unsqueeze(-1), torch.arange(size, device=keys.device))
+    for dim, size in enumerate(shape[:-1], -len(shape)):
+        first = -(size // 2) if dim == centre else 0
+        state = _absorb(state.unsqueeze(-1), torch.arange(first, first + size, device=keys.device))
     return state
 
 
@@ -146,18 +161,18 @@ def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     return result
 
 
-def multiplier(keys: Tensor, shape: Sequence[int], rate: float, noise: str) -> Tensor:
+def multiplier(keys: Tensor, shape: Sequence[int], rate: float, noise: str, centre: int | None = None) -> Tensor:
     """The factor λ on each unit, float32 of shape `[*keys.shape, *shape]`; mean 1, variance rate / (1 − rate).
 
     bernoulli: λ ∈ {0, 1/(1−rate)}. gaussian: N(1, rate/(1−rate)), Camarasa et al. eq 2. multinomial: λ_i = m_i·d/k with
     m ~ Mult(k; 1/d) over the last dimension, k = round((d−1)(1−rate)/rate). All three come from the same uniforms.
     """
     if noise == "bernoulli":
-        return (bits(keys, shape) >= threshold(rate)).to(torch.float32).mul_(1.0 / (1.0 - rate))
+        return (bits(keys, shape, centre) >= threshold(rate)).to(torch.float32).mul_(1.0 / (1.0 - rate))
     if noise == "gaussian":
-        return standard_normal(bits(keys, shape)).mul_(math.sqrt(rate / (1.0 - rate))).add_(1.0)
+        return standard_normal(bits(keys, shape, centre)).mul_(math.sqrt(rate / (1.0 - rate))).add_(1.0)
     if noise == "multinomial":
-        return _multinomial(keys, shape, rate)
+        return _multinomial(keys, shape, rate, centre)
     raise ValueError(f"unknown noise {noise!r}")
 
 
@@ -166,7 +181,7 @@ def multinomial_draws(units: int, rate: float) -> int:
     return round((units - 1) * (1.0 - rate) / rate)
 
 
-def _multinomial(keys: Tensor, shape: Sequence[int], rate: float) -> Tensor:
+def _multinomial(keys: Tensor, shape: Sequence[int], rate: float, centre: int | None) -> Tensor:
     units = shape[-1]
     draws = multinomial_draws(units, rate)
     if draws < 1:
@@ -175,7 +190,7 @@ def _multinomial(keys: Tensor, shape: Sequence[int], rate: float) -> Tensor:
     flat_keys, flat = keys.reshape(-1), counts.view(-1, *shape)
     rows = max(1, _DRAWS_AT_ONCE // (draws * math.prod(shape[:-1])))
     for first in range(0, len(flat_keys), rows):
-        uniform = bits(flat_keys[first : first + rows], (*shape[:-1], draws)).to(torch.int64) + 2**31
+        uniform = bits(flat_keys[first : first + rows], (*shape[:-1], draws), centre).to(torch.int64) + 2**31
         chosen = (uniform * units) >> 32
         flat[first : first + rows].scatter_add_(-1, chosen, torch.ones_like(chosen, dtype=torch.float32))
     return counts.mul_(units / draws)
@@ -184,10 +199,11 @@ def _multinomial(keys: Tensor, shape: Sequence[int], rate: float) -> Tensor:
 def factors(value: Tensor, keys: Tensor, rate: float, noise: str | OwnNoise, mask: str, layout: Layout) -> Tensor:
     """λ for a value that has an example dimension, broadcastable against it. `keys` holds one key per example."""
     shape, back = _unit_shape(value, mask, layout)
+    centre = layout.centre(value.dim(), mask)
     if isinstance(noise, OwnNoise):
-        found = noise.factors(bits(keys, shape), rate, mask, layout.folded)
+        found = noise.factors(bits(keys, shape, centre), rate, mask, layout.folded)
     else:
-        found = multiplier(keys, shape, rate, noise)
+        found = multiplier(keys, shape, rate, noise, centre)
     return found.reshape(back).movedim(0, layout.batch_dim or 0)
 
 
@@ -210,7 +226,8 @@ def _unit_shape(value: Tensor, mask: str, layout: Layout) -> tuple[list[int], li
 def disturb(value: Tensor, keys: Tensor, rate: float, noise: str | OwnNoise, mask: str, layout: Layout) -> Tensor:
     """`value` with noise on it. A value without an example dimension takes one key: one mask for all examples."""
     if layout.batch_dim is None:
-        lifted = Layout(0, 1, layout.channel_dim if layout.channel_dim < 0 else layout.channel_dim + 1)
+        channel = layout.channel_dim if layout.channel_dim < 0 else layout.channel_dim + 1
+        lifted = Layout(0, 1, channel, layout.centred)
         return disturb(value.unsqueeze(0), keys, rate, noise, mask, lifted).squeeze(0)
     if noise == "alpha":
         keep = factors(value, keys, rate, "bernoulli", mask, layout) > 0
