@@ -345,3 +345,20 @@ def test_paths_are_no_examples():
     with refused("example") as caught:
         audit(net(), "0=0.5", "pictures")
     assert "load_data" in caught.value.remedy
+
+
+def test_a_folder_that_is_not_there_comes_before_options_it_would_take(tmp_path):
+    (tmp_path / "photos").mkdir()
+    with refused("data") as caught:
+        load_data(tmp_path / "fotos", mean="cifar10")
+    assert "photos" in str(caught.value)
+
+
+def test_examples_are_called_by_their_files(tmp_path):
+    for number, colour in enumerate(("black", "white", "grey")):
+        Image.new("RGB", (8, 8), colour).save(tmp_path / f"{number}.png")
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)).eval()
+    data = load_data(tmp_path, mean=0.5, std=0.5)
+    assert "3 examples" in repr(data)
+    assert uncertainty(net, "0=0.5", data, passes=2, progress=False).id.tolist() == ["0.png", "1.png", "2.png"]
+    assert uncertainty(net, "0=0.5", data, passes=2, ids="index", progress=False).id.tolist() == [0, 1, 2]

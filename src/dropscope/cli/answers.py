@@ -10,7 +10,7 @@ import typer
 
 from dropscope.checks import check_choice, check_passes
 from dropscope.cli.app import app
-from dropscope.cli.console import print_examples, print_json, records, stdout
+from dropscope.cli.console import print_examples, print_json, records, stderr, stdout
 from dropscope.cli.model import load_model, site_map_of, with_noises
 from dropscope.cli.options import (
     AsJson,
@@ -118,7 +118,8 @@ def run_uncertainty(
         _print_plan({"placement": str(used), "passes": passes, "measures": columns, "would_write": out}, as_json)
         return
     table = uncertainty(loaded.module, used, data, passes, measures=chosen, label=label, **options)
-    table = _named(table, data).sort_values(by, ascending=False, kind="stable").reset_index(drop=True)
+    classes = int(table[["label", "prediction"]].max().max()) + 1 if "label" in table else 2
+    table = table.sort_values(by, ascending=False, kind="stable").reset_index(drop=True)
     if target is not None:
         _write(table, target)
     if as_json:
@@ -127,6 +128,8 @@ def run_uncertainty(
     how = "one plain pass" if used.is_none else f"placement {used}, {passes} passes"
     stdout().print(f"{how}, sorted by {by}", soft_wrap=True)
     print_examples(table.head(show), by)
+    if "correct" in table and table.correct.mean() < 0.5 / max(classes, 2):
+        stderr().print("remark: accuracy is far below chance: are the classes in the order of the model's outputs?")
     accuracy = f", accuracy {table.correct.mean():.3f}" if "correct" in table else ""
     left = f" ({show} shown)" if show < len(table) else ""
     where = f", all in {target}" if target is not None else "; --out FILE.csv writes them all" if left else ""
@@ -152,11 +155,6 @@ def _target(out: str, *, overwrite: bool) -> Path:
     if not path.parent.is_dir():
         raise BadInput("out must be in a folder that exists", "out", out, f"create the folder {path.parent} first")
     return path
-
-
-def _named(table: pd.DataFrame, data: LoadedData) -> pd.DataFrame:
-    """The table with what the user calls each example: its file or its text."""
-    return table if data.names is None else table.assign(id=data.names)
 
 
 def _write(table: pd.DataFrame, target: Path) -> None:

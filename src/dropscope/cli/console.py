@@ -169,9 +169,11 @@ def print_examples(table: pd.DataFrame, by: str) -> None:
     names = [name for name in ("true_class", "label") if name in table][:1]
     names += ["predicted_class" if "predicted_class" in table else "prediction"]
     for name in names:
-        shown.add_column(name.replace("_", " "), no_wrap=True, overflow="ellipsis", max_width=20)
+        longest = max(map(len, (name, *(str(value) for value in table[name]))), default=0)
+        width = min(longest + 2, 16)
+        shown.add_column(name.replace("_", " "), no_wrap=True, overflow="ellipsis", min_width=width, max_width=20)
     for name in ("probability", by):
-        shown.add_column(name, justify="right", no_wrap=True)
+        shown.add_column(name, justify="right", no_wrap=True, min_width=len(name))
     for row in table.to_dict("records"):
         wrong = " ✗" if row.get("correct") in (False, 0) else ""
         cells = [str(row[name]) for name in names]

@@ -40,8 +40,8 @@ class PlacementOptions:
             BadInput: Where there are none, or one cannot be read.
         """
         if not self.sites and self.placements is None:
-            remedy = "write sites=conv2,fc1, or placements=own"
-            raise BadInput("sites or placements must be given", "sites", Phrase("neither"), remedy)
+            remedy = "name sites that dropscope sites lists, or let dropscope try choose"
+            raise BadInput("--sites or --placements must be given", "sites", Phrase("neither"), remedy)
         named = [] if self.placements is None else read_placements(self.placements)
         if not self.sites:
             return named

@@ -198,6 +198,8 @@ def open_session(
         loaded = as_loaded(data, model, tokenizer)
         of_data = loaded.class_names
         data = read_data(loaded.dataset, ids=ids, groups=groups, batch_size=batch_size, keys=keys or loaded.keys)
+        if ids is None and loaded.names is not None:
+            data = data.named(loaded.names)
     first = data.batches[0]
     labels = [batch.labels for batch in data.batches if batch.labels is not None]
     few = first.call.to(where).take(range(min(2, first.n)))

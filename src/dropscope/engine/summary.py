@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dropscope.engine.loop import LoopEngine
     from dropscope.engine.shared import Forest, SharedEngine
 
-_SHOWN = 3  # lines of the tree in a short form
+_SHOWN = 2  # lines of the tree in a short form
 
 
 Finish = Callable[[PassStatistics], Any]  # what the caller computes from statistics

@@ -65,6 +65,11 @@ class LoadedData:
     remarks: tuple[str, ...] = ()
     keys: Keys | None = None
 
+    def __repr__(self) -> str:
+        known = [f"{len(self.names):,} examples from {self.names[0]!r} on"] if self.names else []
+        known += [f"{len(self.class_names)} classes"] if self.class_names else []
+        return f"LoadedData({', '.join([type(self.dataset).__name__, *known])})"
+
     def first_inputs(self, count: int = 8) -> Any:
         """Inputs of the first examples, as the model is called with them: what `find_sites` and `audit` take.
 
@@ -136,6 +141,8 @@ def load_data(
         "keys": keys, "tokenizer": tokenizer, "text_column": text_column, "label_column": label_column,
         "labels": labels, "image_size": image_size, "mean": mean, "std": std, "transforms": transforms,
     }  # fmt: skip
+    if kind == "code":
+        _check_code(str(source))
     _refuse(options, kind, source)
     owner = model if isinstance(model, LoadedModel) or model is None else LoadedModel("", unwrap(model))
     asked = as_class_names(class_names)
@@ -200,13 +207,17 @@ def _frame(source: Any, kind: str, text_column: str | None, label_column: str | 
     return pd.DataFrame(columns, dtype=object)
 
 
-def _by_code(name: str) -> Any:
+def _check_code(name: str) -> None:
+    """Refuses a name that can be no code, before anything is said of options that code does not take."""
     where, colon, attribute = name.rpartition(":")
     if os.path.isfile(name) and not name.endswith(".py"):
         what = "data must be a table of texts, an image or a folder of images"
         raise BadInput(what, "data", name, FORMS)
     if not name.endswith(".py") and not (colon and where and attribute):
         raise not_found(Path(name), "data")
+
+
+def _by_code(name: str) -> Any:
     data = call_code(name, "data", FORMS)
     if data is None or isinstance(data, nn.Module | str):
         remedy = return_remedy(data, "return (inputs, labels), a Dataset or a DataLoader")

@@ -15,10 +15,11 @@ from dropscope.injection import SiteMap, resolve
 from dropscope.placement import Placement
 from dropscope.progress import format_duration
 
-_TRIED = ("conv", "linear", "recurrent", "ffn", "attention", "embedding")
+_TRIED = ("conv", "linear", "recurrent", "ffn", "attention")
 _IN_BLOCKS = ("conv", "linear", "recurrent", "ffn")  # what `all` stands for
 _BLOCK = re.compile(r"(?P<block>.*\.\d+|\d+)\.\w.*")
 _LEAST_PASSES = 20
+_MOST_SITES = 24  # single sites: more take long to set up, and neighbours differ little
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ class Candidates:
         first = [placement for placement in (*own, *last, *blocks) if _resolves(placement, site_map)]
         sites = dict.fromkeys(site.name for site in site_map.sites if site.kind in _TRIED)
         fit = tuple(name for name in sites if _resolves(Placement({name: rates[0]}), site_map))
-        return cls(tuple(first), fit, tuple(rates), passes)
+        kept = spread(fit, _MOST_SITES)
+        left_out = (f"{len(kept)} of {len(fit)} single sites, spread over the depth",) if len(kept) < len(fit) else ()
+        return cls(tuple(first), kept, tuple(rates), passes, left_out)
 
     @property
     def placements(self) -> list[Placement]:
@@ -57,21 +60,37 @@ class Candidates:
         single = (Placement({site: rate}) for site in self.sites for rate in self.rates)
         return list(dict.fromkeys((*self.first, *single)))
 
-    def within(self, expected: float, budget: float) -> Candidates:
-        """What fits a budget, where all would take `expected` seconds: fewer passes first, then fewer sites."""
+    def within(self, expected: float, budget: float, asked: float | None = None) -> Candidates:
+        """What fits a budget, where all would take `expected` seconds: fewer passes first, then fewer sites.
+
+        `asked` is the budget as the user knows it, of which this is the part for choosing.
+        """
         if expected <= budget or not self.placements:
             return self
         passes = max(min(_LEAST_PASSES, self.passes), int(self.passes * budget / expected))
         each = expected * passes / self.passes / len(self.placements)
         room = int(budget / max(each, 1e-9)) - len(self.first)
         count = min(len(self.sites), max(room // len(self.rates), 0 if self.first else 1))
-        kept = tuple(self.sites[(2 * i + 1) * len(self.sites) // (2 * count)] for i in range(count))
+        kept = spread(self.sites, count)
         remarks = [f"{passes} passes instead of {self.passes}"] if passes < self.passes else []
         if count < len(self.sites):
             some = f"{count} of {len(self.sites)} single sites, spread over the depth"
             remarks.append(some if count else f"none of the {len(self.sites)} single sites")
-        reason = f"to fit {format_duration(budget)} (all would take about {format_duration(expected)})"
-        return replace(self, sites=kept, passes=passes, remarks=(f"{' and '.join(remarks)}, {reason}",))
+        reason = (
+            f"to keep to a budget of {format_duration(asked or budget)} (all would take {format_duration(expected)})"
+        )
+        return replace(self, sites=kept, passes=passes, remarks=(*self.remarks, f"{' and '.join(remarks)}, {reason}"))
+
+
+def spread(sites: Sequence[str], count: int) -> tuple[str, ...]:
+    """At most `count` of the sites, evenly over their order.
+
+    >>> spread("abcdef", 2)
+    ('b', 'e')
+    """
+    if count >= len(sites):
+        return tuple(sites)
+    return tuple(sites[(2 * i + 1) * len(sites) // (2 * count)] for i in range(count))
 
 
 def last_block(site_map: SiteMap) -> tuple[str, ...]:

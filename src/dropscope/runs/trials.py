@@ -39,6 +39,7 @@ RATES = (0.1, 0.3, 0.5)
 _LEAST = 40  # examples, to choose on one half and judge on the other
 _HANGING: dict[str, Any] = {"subsequent_indent": " " * 9}
 _KEPT = "top:10"
+_LEAST_SHARE = 0.3  # of the budget goes into choosing, however long the preparation takes
 _CHOOSING = 0.7  # share of the budget that choosing may take; set-up and judging take the rest
 
 
@@ -230,6 +231,7 @@ class _Trial:
     judging: Data
     candidates: Candidates
     seconds: float
+    spent: float  # on preparing
     budget: float
     seed: int
     shared: dict[str, Any]  # arguments of every run
@@ -239,6 +241,7 @@ def _prepared(
     model: nn.Module, data: Any, budget: float, rates: Sequence[float], passes: int, run: dict[str, Any], options: Any
 ) -> _Trial:
     """Everything checked and timed."""
+    started = time.monotonic()
     check_passes(passes)
     if not (finite_number(budget) or 0) > 0:
         raise BadInput("budget must be seconds above 0", "budget", budget, "write budget=60")
@@ -255,12 +258,13 @@ def _prepared(
         raise BadInput("model must have a site for noise", "model", Phrase("none"), "name a placement in sweep")
     plan = plan_sweep(model, candidates.placements, choosing, passes, seed=session.seed, keep=_KEPT, **shared)
     seconds = plan.seconds - plan.stages["set-up"]
-    return _Trial(choosing, judging, candidates, seconds, budget, session.seed, shared)
+    return _Trial(choosing, judging, candidates, seconds, time.monotonic() - started, budget, session.seed, shared)
 
 
 def _settled(trial: _Trial, folder: Path | None) -> Candidates:
     """What fits the budget. A trial taken up again tries what it began with, however fast the machine is now."""
-    kept = trial.candidates.within(trial.seconds, _CHOOSING * trial.budget)
+    left = max(_CHOOSING * trial.budget - trial.spent, _LEAST_SHARE * trial.budget)
+    kept = trial.candidates.within(trial.seconds, left, trial.budget)
     if folder is None:
         return kept
     file = folder / "trial.json"
