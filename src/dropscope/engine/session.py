@@ -39,9 +39,9 @@ from dropscope.model import (
     accepted,
     device_of,
     probabilities,
+    random_state_kept,
     shadow,
     state_kept,
-    undisturbed,
     unwrap,
 )
 from dropscope.placement import Placement, as_placement
@@ -210,7 +210,7 @@ def open_session(
         received = Phrase(f"an output of shape {tuple(shown.shape)} for {min(2, first.n)} examples")
         raise BadInput("model must return a row per example", "model", received, remedy)
     for other in _other_shapes(data):
-        with accepted(other), torch.no_grad(), state_kept(model), disturbed(model, {}, site_map):
+        with accepted(other), torch.no_grad(), precise(), state_kept(model), disturbed(model, {}, site_map):
             other.to(where).run(model)
     for part in labels:
         check_labels(part, shown.shape[1], ignore_label)
@@ -249,9 +249,10 @@ def _other_shapes(data: Data) -> Iterator[Call]:
 def precise() -> Iterator[None]:
     """True fp32 in convolutions and products: cuDNN takes TF32 by default, which moves scores.
 
-    The setting is the whole process's, so one thread at a time is in such a block.
+    The setting is the whole process's, so one thread at a time is in such a block. What a model draws there from global
+    random state, which has no effect on a model that passes its audit, leaves that state as it was.
     """
-    with undisturbed():
+    with random_state_kept():
         kept = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         try:

@@ -7,7 +7,7 @@ flags and buffers), so the user's model does not change. See `roles` for kinds a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from dropscope.noise import Layout
 from dropscope.tracing import (
     LAYERDROP,
     About,
+    Draw,
     OwnDropout,
     Point,
     Recorder,
@@ -33,6 +34,7 @@ from dropscope.tracing import (
 )
 
 _TRIALS = 16
+_BRANCH_RATES = {"drop_connect_rate": "drop connect", "drop_path_rate": "stochastic depth"}
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def examine(model: nn.Module, call: Call) -> SiteMap:
         values=values,
         own=own,
         dead=tuple(_dead(copy, train)),
-        unreachable=(*unreachable, *_other_randomness(copy)),
+        unreachable=(*unreachable, *_other_randomness(copy, train.draws)),
         always_on=tuple(dict.fromkeys(p.name for p, seen in two.own.items() if seen.training and seen.rate > 0)),
         nondeterministic=not _same(two.output, again.output),
         chained=frozenset(two.chains.points & three.chains.points),
@@ -113,12 +115,12 @@ def _own_dropouts(
     copy: nn.Module, train: Recorder, two: Recorder, values: Mapping[Point, Value]
 ) -> tuple[dict[Point, OwnDropout], list[str]]:
     """The dropouts that train mode calls at a value we can disturb, and why we cannot reach the others."""
-    own, unreachable = {}, []
+    own: dict[Point, OwnDropout] = {}
+    unreachable = [text for dropout in train.lost for text in _out_of_reach(dropout)]
     with torch.no_grad(), random_state_kept():
         for point, dropout in train.own.items():
             if point not in values:
-                if dropout.rate > 0:
-                    unreachable.append(f"{point.name}: a dropout of rate {dropout.rate:g} that runs in train mode only")
+                unreachable += _out_of_reach(dropout)
                 continue
             module = copy.get_submodule(point.name) if point.name in train.called else None
             measured: OwnDropout | None = dropout
@@ -129,6 +131,15 @@ def _own_dropouts(
             else:
                 own[point] = measured
     return own, unreachable
+
+
+def _out_of_reach(dropout: OwnDropout) -> list[str]:
+    if dropout.rate == 0 or not dropout.training:
+        return []
+    where = "that runs in train mode only"
+    if dropout.point.position == "weights":
+        where = "on attention weights that no product takes as they are, as in chunked attention"
+    return [f"{dropout.point.name}: a dropout of rate {dropout.rate:g} {where}"]
 
 
 def _dead(copy: nn.Module, train: Recorder) -> list[str]:
@@ -143,7 +154,7 @@ def _dead(copy: nn.Module, train: Recorder) -> list[str]:
     ]
 
 
-def _other_randomness(copy: nn.Module) -> list[str]:
+def _other_randomness(copy: nn.Module, draws: Sequence[Draw]) -> list[str]:
     """What a model draws in train mode that is no dropout of a value: it is reported, never run."""
     sources = []
     for name, module in copy.named_modules():
@@ -156,9 +167,38 @@ def _other_randomness(copy: nn.Module) -> list[str]:
     config: Any = getattr(copy, "config", None)
     if not any("LayerDrop" in text for text in sources):
         sources += [f"config: LayerDrop of rate {getattr(config, n):g}" for n in LAYERDROP if is_rate(config, n)]
-    if getattr(config, "apply_spec_augment", False) and getattr(config, "mask_time_prob", 0):
-        sources.append(f"config: SpecAugment of rate {config.mask_time_prob:g}")
+    masked = next((getattr(config, n) for n in ("mask_time_prob", "mask_feature_prob") if is_rate(config, n)), 0.0)
+    if getattr(config, "apply_spec_augment", False) and masked:
+        sources.append(f"config: SpecAugment of rate {masked:g}")
+    for draw in draws:
+        sources += [text for text in _named(copy, draw, sources) if text not in sources]
     return sources
+
+
+def _named(copy: nn.Module, draw: Draw, known: Sequence[str]) -> list[str]:
+    """What a draw is for; nothing if `known` says it already."""
+    module = copy.get_submodule(draw.path)
+    label = draw.path or type(module).__name__
+    if isinstance(module, nn.RNNBase) and module.dropout > 0:
+        return []
+    rate = _layerdrop(module) if draw.single else None
+    if rate == 0:
+        return [f"{label}: a draw for LayerDrop of rate 0, which drops nothing"]
+    if rate is not None:
+        named = any(text.startswith((f"{label}: LayerDrop", "config: LayerDrop")) for text in known)
+        return [] if named else [f"{label}: LayerDrop of rate {rate:g}"]
+    for name, what in _BRANCH_RATES.items():
+        if is_rate(module, name):
+            return [f"{label}: {what} of rate {getattr(module, name):g}"]
+    return [f"{label}: random numbers from {draw.source} in train mode"]
+
+
+def _layerdrop(module: nn.Module) -> float | None:
+    """The rate of LayerDrop that a module reads from itself or its config; None if there is none."""
+    config = getattr(module, "config", None)
+    names = [name for name in LAYERDROP if hasattr(module, name)] or LAYERDROP
+    rates = [getattr(holder, name, None) for holder in (module, config) for name in names]
+    return max((float(rate) for rate in rates if isinstance(rate, int | float)), default=None)
 
 
 def _layout(about: About, two: tuple[int, ...], three: tuple[int, ...] | None) -> Layout | None:

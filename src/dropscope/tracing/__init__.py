@@ -1,5 +1,6 @@
 """Tracing of one forward of any model: names and provenance of its values, and visitors that may change them."""
 
+from dropscope.tracing.draws import Draw
 from dropscope.tracing.modules import LAYERS, dropout_rate, is_dropout, is_foreign_dropout, keeps_running_statistics
 from dropscope.tracing.recorder import (
     ABOUT_VALUES,
@@ -21,6 +22,7 @@ __all__ = [
     "NORM_FUNCTIONS",
     "SUM_FUNCTIONS",
     "About",
+    "Draw",
     "OwnDropout",
     "Point",
     "Recorder",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dropscope.model import Call
 from dropscope.tracing import modules
+from dropscope.tracing.draws import Draw, draws_of
 from dropscope.tracing.tracer import trace
 from dropscope.tracing.visitor import About, OwnDropout, Point, Visitor
 
@@ -36,6 +37,8 @@ class Recorder(Visitor):
         abouts: What is known of each value.
         shapes: The shape of each value.
         own: The model's own dropouts, as they were called.
+        lost: Dropouts on attention weights that no product took, so that the next one has their point.
+        draws: What drew random numbers although no dropout ran; recorded in train mode.
         kept: Copies of the values at the points `keep`.
         keep: The points whose values are copied.
         called: Paths of the modules that were called.
@@ -47,6 +50,8 @@ class Recorder(Visitor):
         self.abouts: dict[Point, About] = {}
         self.shapes: dict[Point, tuple[int, ...]] = {}
         self.own: dict[Point, OwnDropout] = {}
+        self.lost: list[OwnDropout] = []
+        self.draws: list[Draw] = []
         self.kept: dict[Point, Tensor] = {}
         self.keep: frozenset[Point] = frozenset()
         self.called: set[str] = set()
@@ -72,6 +77,8 @@ class Recorder(Visitor):
         return func
 
     def own_dropout(self, dropout: OwnDropout) -> bool:
+        if dropout.point in self.own:
+            self.lost.append(self.own[dropout.point])
         self.own[dropout.point] = dropout
         return False
 
@@ -111,7 +118,8 @@ def record_training(shadow: nn.Module, call: Call) -> Recorder:
             setattr(holder, name, 0.0)
         if spec_augment:
             config.apply_spec_augment = False
-        recorder = record(shadow, call, 2)
+        recorder, draws = draws_of(shadow, lambda: record(shadow, call, 2))
+        recorder.draws = draws
     finally:
         shadow.eval()
         for holder, name, value in switched:
