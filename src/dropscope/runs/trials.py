@@ -30,7 +30,7 @@ from dropscope.runs.passes import uncertainty
 from dropscope.runs.plots import accuracy_axes
 from dropscope.runs.result import Run
 from dropscope.runs.sweeps import plan_sweep, sweep
-from dropscope.runs.verdicts import Judgement, deferral_table, judge
+from dropscope.runs.verdicts import Judgement, deferral_table, judge, short_placement
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -308,7 +308,11 @@ def _measure_named(name: str, measures: Sequence[str | Callable[..., Tensor]] | 
 def _rankings(table: pd.DataFrame, names: tuple[str, str, str]) -> dict[str, pd.DataFrame]:
     """The placement's ranking and that of the plain pass, by name."""
     placement, measure, rival = names
-    named = {f"{placement}, {measure}": measure, f"one plain pass, {rival.removeprefix('plain_')}": rival}
+    named = {
+    plain = f"one plain pass, {rival.removeprefix('plain_')}"
+    named = {f"{short_placement(placement)}, {measure}": measure, plain: rival}
+        f"one plain pass, {rival.removeprefix('plain_')}": rival,
+    }
     return {
         name: pd.DataFrame({"uncertainty": table[column], "correct": table.correct}) for name, column in named.items()
     }

@@ -22,6 +22,7 @@ from dropscope.analysis import REPLICATES, bootstrap, resamples
 LEAST_ERRORS = 30  # with fewer, the interval of an AURC does not hold what it promises
 DEFERRED = (0.0, 0.05, 0.1, 0.2, 0.3)
 _LEVEL = 0.95
+_LONGEST = 60  # characters of a placement in a sentence
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,25 @@ class Judgement:
         if self.errors < LEAST_ERRORS:
             few = f"only {self.errors} of {self.examples} predictions are wrong, and a verdict needs {LEAST_ERRORS}"
             return f"Undecided: {few}. Use one plain pass until there are more examples ({numbers})."
+        named = short_placement(self.placement)
         if self.word == "better":
-            return f"{self.placement} ranks errors better than one plain pass here ({numbers})."
+            return f"{named} ranks errors better than one plain pass here ({numbers})."
         if self.word == "worse":
-            return f"One plain pass ranks errors better than {self.placement} here ({numbers}). Use the plain pass."
+            return f"One plain pass ranks errors better than {named} here ({numbers}). Use the plain pass."
         return (
-            f"No evidence that {self.placement} ranks errors better than one plain pass here ({numbers}). "
+            f"No evidence that {named} ranks errors better than one plain pass here ({numbers}). "
             "Use the plain pass: it costs one forward."
         )
+
+
+def short_placement(text: str) -> str:
+    """A placement as a sentence can hold it; `Judgement.placement` has all of it.
+
+    >>> short_placement("layer1.conv=0.5,layer2.conv=0.5,layer3.conv=0.5,layer4.conv=0.5")
+    'layer1.conv=0.5 and 3 more sites'
+    """
+    terms = text.split(" ")[0].split(",")
+    return text if len(text) <= _LONGEST or len(terms) < 2 else f"{terms[0]} and {len(terms) - 1} more sites"
 
 
 def judge(
