@@ -308,11 +308,8 @@ def _measure_named(name: str, measures: Sequence[str | Callable[..., Tensor]] | 
 def _rankings(table: pd.DataFrame, names: tuple[str, str, str]) -> dict[str, pd.DataFrame]:
     """The placement's ranking and that of the plain pass, by name."""
     placement, measure, rival = names
-    named = {
     plain = f"one plain pass, {rival.removeprefix('plain_')}"
     named = {f"{short_placement(placement)}, {measure}": measure, plain: rival}
-        f"one plain pass, {rival.removeprefix('plain_')}": rival,
-    }
     return {
         name: pd.DataFrame({"uncertainty": table[column], "correct": table.correct}) for name, column in named.items()
     }
