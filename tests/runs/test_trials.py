@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib import pyplot
 from torch import Tensor, nn
 
 import dropscope as ds
@@ -101,7 +102,9 @@ def test_a_choice_holds_its_evidence_and_is_written(tmp_path: Path) -> None:
     assert again.judgement == choice.judgement
     assert max(len(line) for line in str(choice).splitlines()) < 80
     assert repr(choice) == str(choice)
-    assert len(choice.plot().get_lines()) == 3  # both rankings, and one that knows nothing
+    axes = choice.plot()
+    assert len(axes.get_lines()) == 3  # both rankings, and one that knows nothing
+    pyplot.close(axes.figure)
 
 
 def candidates_of_try(model: nn.Module) -> list[ds.Placement]:

@@ -6,11 +6,14 @@ Owns the checks that come before any work, and the one way a model is called on 
 from __future__ import annotations
 
 import copy
+import itertools
+import random
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -47,6 +50,7 @@ from dropscope.model import (
 from dropscope.placement import Placement, as_placement
 
 PRECISIONS = ("fp32", "bf16")
+_BLOCKS = itertools.count(1)
 
 _SHAPES = 8  # of batches that the model is tried on before the passes
 
@@ -250,9 +254,16 @@ def precise() -> Iterator[None]:
     """True fp32 in convolutions and products: cuDNN takes TF32 by default, which moves scores.
 
     The setting is the whole process's, so one thread at a time is in such a block. What a model draws there from global
-    random state, which has no effect on a model that passes its audit, leaves that state as it was.
+    random state, which has no effect on a model that passes its audit, leaves that state as it was; every block draws
+    something else, so that a model that is random by itself is seen to be.
     """
     with random_state_kept():
+        seed = next(_BLOCKS)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 - the state that a model may draw from
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
         kept = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         try:
