@@ -21,7 +21,7 @@ from dropscope.injection import audit, find_sites
 from dropscope.model import random_state_kept
 from dropscope.placement import PlacementGrid
 from dropscope.report import accuracy_curves
-from dropscope.runs import Run, judge, sweep, uncertainty
+from dropscope.runs import Run, deferral_table, judge, sweep, uncertainty
 
 SITES = ("conv1", "conv2", "fc1")
 _TRAIN, _CHOOSE = 150, 300  # images; the rest are for the report
@@ -133,5 +133,5 @@ def _uncertainty_tables(
 
 
 def _deferral(table: pd.DataFrame) -> str:
-    kept = table.sort_values("uncertainty", kind="stable").head(round(0.9 * len(table)))
-    return f"deferring 10 % lifts accuracy from {100 * table.correct.mean():.1f} % to {100 * kept.correct.mean():.1f} %"
+    before, after = 100 * deferral_table({"": table}, (0.0, 0.1)).accuracy
+    return f"deferring 10 % lifts accuracy from {before:.1f} % to {after:.1f} %"

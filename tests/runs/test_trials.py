@@ -107,6 +107,15 @@ def test_a_choice_holds_its_evidence_and_is_written(tmp_path: Path) -> None:
     pyplot.close(axes.figure)
 
 
+def test_a_folder_holds_one_trial(tmp_path: Path) -> None:
+    ds.try_out(net(), data(), passes=4, out=tmp_path, progress=False)
+    with refused("out"):
+        ds.try_out(net(), data(), passes=6, out=tmp_path, progress=False)
+    (tmp_path / "trial.json").write_text('{"kept": 3}')
+    with refused("out"):
+        ds.try_out(net(), data(), passes=4, out=tmp_path, progress=False)
+
+
 def candidates_of_try(model: nn.Module) -> list[ds.Placement]:
     return Candidates.of(examine(model, Call.of(torch.zeros(2, 8))), (0.1, 0.3, 0.5), 4).placements
 

@@ -141,8 +141,7 @@ def _usual_placement(loaded: LoadedModel, data: LoadedData) -> Placement:
     from dropscope.loading import few_inputs
 
     site_map = site_map_of(loaded, few_inputs(data, loaded.module))
-    own = any(dropout.rate > 0 for dropout in site_map.own.values())
-    return Placement.parse("own" if own else "last=0.5")
+    return Placement.parse("own" if site_map.has_own else "last=0.5")
 
 
 def _target(out: str, *, overwrite: bool) -> Path:

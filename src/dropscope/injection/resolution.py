@@ -150,7 +150,7 @@ def _own(own: Own, site_map: SiteMap) -> ResolvedPlacement:
     if not positive:
         remedy = (
             "write own for all of it"
-            if any(found.rate > 0 for found in site_map.own.values())
+            if site_map.has_own
             else (f"name a site or a group with a rate, as in {_example(site_map)}")
         )
         what = "placement 'own' needs a model that calls dropout of its own at a rate above 0"

@@ -50,6 +50,11 @@ class SiteMap:
     nondeterministic: bool  # two plain passes differ for another reason
     chained: frozenset[Point] = frozenset()  # dropouts that flow into a sum and a layer norm at once
 
+    @property
+    def has_own(self) -> bool:
+        """Whether the model calls dropout of its own at a rate above 0."""
+        return any(dropout.rate > 0 for dropout in self.own.values())
+
     def head(self) -> Site | None:
         """The final classifier layer."""
         return next((site for site in self.sites if site.kind == "head"), None)

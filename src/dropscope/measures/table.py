@@ -68,8 +68,8 @@ class Measure:
 
     @property
     def needs_plain(self) -> bool:
-        """Whether it compares with the plain pass."""
-        return PLAIN in self.needs
+        """Whether it reads the plain pass."""
+        return self.of == "plain" or PLAIN in self.needs
 
     def __call__(self, passes: PassStatistics | Tensor) -> Tensor:
         """The measure of these passes."""

@@ -43,7 +43,7 @@ class Candidates:
     @classmethod
     def of(cls, site_map: SiteMap, rates: Sequence[float], passes: int) -> Candidates:
         """Everything worth trying on a model."""
-        own = [Placement.parse("own")] if any(dropout.rate > 0 for dropout in site_map.own.values()) else []
+        own = [Placement.parse("own")] if site_map.has_own else []
         last = [Placement({"last": rate}) for rate in rates]
         block = last_block(site_map)
         blocks = [Placement(dict.fromkeys(block, rate)) for rate in rates] if len(block) > 1 else []

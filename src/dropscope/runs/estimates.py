@@ -8,10 +8,10 @@ import torch
 
 from dropscope.analysis import REPLICATES, resamples
 from dropscope.engine import precise, timed
+from dropscope.measures import PLAIN_TABLE
 from dropscope.runs.finalists import ranking_replicates
 from dropscope.runs.rows import RowMaker, score_all
 
-_BASELINES = 3
 _VALUES = 1 << 18  # that are scored or resampled to time it
 _PER_ROW = 0.005  # seconds for the tables and quantiles of a finalist
 
@@ -59,6 +59,6 @@ def expected_rest(maker: RowMaker, keep: int | None) -> Rest:
         plain = timed(lambda: maker.session.plain(few), device, 2) / few.n
     return Rest(
         scoring * placements,
-        plain * n + (bootstrapping + _PER_ROW) * (finalists + _BASELINES),
+        plain * n + (bootstrapping + _PER_ROW) * (finalists + len(PLAIN_TABLE)),
         0.0 if maker.remembers else min(finalists, placements) / placements,
     )

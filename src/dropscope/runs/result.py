@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class Run:
         """Pictures: `plot.risk_coverage()`, `plot.accuracy_curves()` and `plot.sites()` return matplotlib Axes."""
         return RunPlots(self.rows, self.baseline, self.examples, self._directions)
 
-    @property
+    @cached_property
     def verdict(self) -> Judgement | None:
         """The row of least AURC against one plain pass; None where the run keeps no examples of its rows.
 

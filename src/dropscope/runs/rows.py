@@ -7,7 +7,7 @@ the same in all rows of a placement. How placements run is the engine's, how row
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,11 +27,6 @@ from dropscope.statistics import PassStatistics
 
 _SCORED_AT_ONCE = 1 << 26  # values sorted at once
 _REMEMBERED = 1 << 26  # bytes of per-example values that are kept for the finalists, instead of running them again
-_BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
-    "plain_max_probability": measures.plain_max_probability,
-    "plain_entropy": measures.plain_entropy,
-    "plain_margin": measures.plain_margin,
-}
 # As people read them: what it is, whether it helps, the other scores, what it costs.
 _COLUMNS = (
     "placement", "measure", "accuracy", "aurc", "aurc_minus_single_pass", "augrc", "error_auroc", "error_auprc",
@@ -237,7 +232,7 @@ class RowMaker:
         right = plain.argmax(1) == self.labels
         confidences = scores.confidences_of(plain, self.labels) if self.needs_confidences else None
         rows = []
-        for name, function in _BASELINES.items():
+        for name, function in measures.PLAIN_TABLE.items():
             table = {k: float(v) for k, v in score_all(self.scores, function(plain), right, confidences).items()}
             accuracy = float(right.double().mean())
             rows.append({"placement": "none", "measure": name, "accuracy": accuracy, **table, "cost": 1.0})
@@ -247,7 +242,7 @@ class RowMaker:
         """Per-example values of the plain pass and of the chosen rows; run again, the same to the last mask."""
         ids = np.asarray([str(value) for value in self.session.data.ids], dtype=object)
         right = plain.argmax(1) == self.labels
-        frames = [values_table(ids, "none", name, f(plain), right) for name, f in _BASELINES.items()]
+        frames = [values_table(ids, "none", name, f(plain), right) for name, f in measures.PLAIN_TABLE.items()]
         confidences = {"none": scores.confidences_of(plain, self.labels)} if self.needs_confidences else {}
         wanted = set(zip(chosen.placement, chosen.measure, strict=True))
         texts = set(chosen.placement)

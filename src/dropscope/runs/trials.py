@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from dropscope.analysis import group_numbers
-from dropscope.atomic import atomic_write, read_json
+from dropscope.atomic import atomic_write, read_json, same_spec
 from dropscope.checks import check_passes, check_rate, finite_number
 from dropscope.data import Data
 from dropscope.engine import PlanSummary, Session, SessionOptions, open_session
@@ -268,15 +268,20 @@ def _settled(trial: _Trial, folder: Path | None) -> Candidates:
     if folder is None:
         return kept
     file = folder / "trial.json"
+    asked = {"budget": trial.budget, "passes": trial.candidates.passes, "rates": trial.candidates.rates}
     if not file.exists():
-        settled = {"sites": kept.sites, "passes": kept.passes, "remarks": kept.remarks}
-        atomic_write(file, lambda part: part.write_text(json.dumps(settled, indent=2), encoding="utf-8"))
+        record = {"asked": asked, "kept": {"sites": kept.sites, "passes": kept.passes, "remarks": kept.remarks}}
+        atomic_write(file, lambda part: part.write_text(json.dumps(record, indent=2), encoding="utf-8"))
         return kept
-    settled = read_json(file)
-    return replace(
-        trial.candidates,
-        sites=tuple(settled["sites"]), passes=settled["passes"], remarks=tuple(settled["remarks"]),
-    )  # fmt: skip
+    record = read_json(file)
+    try:
+        known, begun = record["kept"], dict(record["asked"])
+        sites, passes, remarks = tuple(known["sites"]), int(known["passes"]), tuple(known["remarks"])
+    except (KeyError, TypeError, ValueError) as error:
+        received = Phrase(f"{file}, which is damaged")
+        raise BadInput("out must hold a trial", "out", received, "delete the file, or choose another folder") from error
+    same_spec(begun, asked, file, "choose another folder for out")
+    return replace(trial.candidates, sites=sites, passes=passes, remarks=remarks)
 
 
 def split(session: Session) -> tuple[Data, Data]:

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from dropscope.checks import check_choice, check_count, check_passes
-from dropscope.errors import BadInput, nearest
-from dropscope.measures import TABLE, Measure
+from dropscope.errors import BadInput
+from dropscope.measures import Measure
 from dropscope.measures import resolve as resolve_measures
 from dropscope.model import Outputs, code_fingerprint
 from dropscope.placement import Placement, as_placement
 from dropscope.volumes.nifti import SCALES
-from dropscope.volumes.windows import PLAIN_MEASURES, PlainMeasure, Windows
+from dropscope.volumes.windows import Windows
 
 # What the segmentation study found best and cheapest, beside one plain pass: see docs/segmentation-measures.md.
 MAPS = ("predictive_entropy", "averaged_variance", "plain_entropy")
@@ -83,21 +83,14 @@ class Options:
         return spec | {"roi": list(windows.size), "weights": weights, "voxels": voxels}
 
 
-def streamed_measures(names: Sequence[str]) -> tuple[Measure | PlainMeasure, ...]:
+def streamed_measures(names: Sequence[str]) -> tuple[Measure, ...]:
     """The measures, none of which needs all passes at once: those of a volume do not fit into memory."""
-    measures = [measure for name in names for measure in _rows(name)]
+    measures = [measure for name in names for measure in resolve_measures(name)]
     taken = [measure.name for measure in measures]
     if len(set(taken)) < len(taken) or not taken:
         raise BadInput("measures must be one or more, each named once", "measures", taken, "name each of them once")
     for measure in measures:
-        if isinstance(measure, Measure) and measure.of == "passes":
+        if measure.of == "passes":
             remedy = "write it on the statistics of passes, or use dropscope.maps on a window"
             raise BadInput("measures of volumes must be computed from statistics", "measures", measure.name, remedy)
     return tuple(measures)
-
-
-def _rows(name: str) -> Sequence[Measure | PlainMeasure]:
-    if isinstance(name, str) and name not in (*TABLE, *PLAIN_MEASURES, "all"):
-        remedy = nearest(name, (*TABLE, *PLAIN_MEASURES))
-        raise BadInput("measures must be names in the table, or functions", "measures", name, remedy)
-    return [PLAIN_MEASURES[name]] if name in PLAIN_MEASURES else resolve_measures(name)

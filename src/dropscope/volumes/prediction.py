@@ -38,7 +38,6 @@ from dropscope.volumes.sizes import fit_session, is_flat, padding_remark, window
 from dropscope.volumes.tables import case_table, structure_dice, summarise
 from dropscope.volumes.transforms import Transforms, read_transformed
 from dropscope.volumes.windows import (
-    PlainMeasure,
     Windows,
     bytes_per_voxel,
     count_windows,
@@ -166,7 +165,7 @@ class _Prediction:
 
     options: Options
     beside: _Beside
-    measures: tuple[Measure | PlainMeasure, ...]
+    measures: tuple[Measure, ...]
     out: Path
     cases: tuple[VolumeCase, ...]
     windows: dict[str, Windows]  # by case
@@ -345,7 +344,7 @@ def _dice_of(opened: _Prediction, case: VolumeCase) -> list[float | None] | None
     return structure_dice(predicted, read_label(path, case, classes), classes)
 
 
-def _files(measures: Sequence[Measure | PlainMeasure]) -> tuple[str, ...]:
+def _files(measures: Sequence[Measure]) -> tuple[str, ...]:
     return tuple(f"{name}.nii.gz" for name in (LABELS, CONFIDENCE, *(measure.name for measure in measures)))
 
 

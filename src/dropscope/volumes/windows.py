@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +20,7 @@ from dropscope.device import free_bytes
 from dropscope.engine import Engine, Session, Tick, choose_engine, precise, quiet
 from dropscope.errors import BadInput, Phrase
 from dropscope.injection import ResolvedPlacement
-from dropscope.measures import Measure, plain_entropy, plain_margin, plain_max_probability
+from dropscope.measures import Measure
 from dropscope.model import Call, id_keys
 from dropscope.scores import PassLabels
 from dropscope.statistics import PassStatistics, statistics_bytes
@@ -84,26 +84,6 @@ def plan_windows(
     return Windows(tuple(shape), (*sides, 1) if flat else sides, float(overlap), flat)
 
 
-@dataclass(frozen=True)
-class PlainMeasure:
-    """A measure of the plain pass alone: a baseline beside those of many passes."""
-
-    name: str
-    function: Callable[[Tensor], Tensor]
-    needs: tuple[str, ...] = ()
-    needs_plain: bool = True
-
-    def __call__(self, plain: Tensor | None) -> Tensor:
-        assert plain is not None
-        return self.function(plain)
-
-
-PLAIN_MEASURES = {
-    function.__name__: PlainMeasure(function.__name__, function)
-    for function in (plain_entropy, plain_max_probability, plain_margin)
-}
-
-
 @dataclass(frozen=True, eq=False)
 class VolumePrediction:
     """Label map and uncertainty maps of one volume, on the CPU."""
@@ -120,7 +100,7 @@ def predict_volume(
     resolved: ResolvedPlacement,
     image: Tensor,
     windows: Windows,
-    measures: Sequence[Measure | PlainMeasure],
+    measures: Sequence[Measure],
     passes: int,
     batch_size: int = 4,
     memory: int | None = None,
@@ -149,7 +129,7 @@ def predict_volume(
             statistics.update(p.movedim(1, -1), check=False)
             votes.update(p.argmax(1))
         for measure in measures:
-            value = measure(statistics) if isinstance(measure, Measure) else measure(plain)
+            value = measure(plain if measure.of == "plain" and plain is not None else statistics)
             parts[measure.name].append(value[0].float().cpu())
         means.append(statistics.mean[0].cpu())
         pass_labels = votes if pass_labels is None else pass_labels.beside(votes)
@@ -167,7 +147,7 @@ def plain_labels(session: Session, image: Tensor, windows: Windows, batch_size: 
     return slab.plain(session)[0].argmax(0).cpu()
 
 
-def bytes_per_voxel(measures: Sequence[Measure | PlainMeasure], classes: int) -> int:
+def bytes_per_voxel(measures: Sequence[Measure], classes: int) -> int:
     """Memory of the statistics of one voxel, and of the probabilities of the pass that updates them."""
     needs = {"sum_p"}.union(*(measure.needs for measure in measures))
     return statistics_bytes(needs, classes) + 12 * classes

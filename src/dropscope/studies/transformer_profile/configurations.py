@@ -75,7 +75,7 @@ def config_reach(model: nn.Module, example: Call, site_map: SiteMap, *, as_it_ca
         for point, dropout in site_map.own.items():
             role = roles.get((point.name, point.call))
             follows[point] = "attention" if role == "attention" else dropout.rate if role == "head" else "ffn"
-    silent = as_it_came and not any(dropout.rate > 0 for dropout in site_map.own.values())
+    silent = as_it_came and not site_map.has_own
     remarks = _remarks(follows, roles, site_map, known=config.model_type in FIELDS, silent=silent)
     return Reach(follows, tuple(remarks))
 
