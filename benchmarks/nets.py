@@ -5,7 +5,8 @@ Weights are random: a speed does not depend on them. The last layers are scaled 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -100,3 +101,115 @@ def small_bert() -> nn.Module:
     with torch.no_grad():
         net.classifier.weight.mul_(20)
     return net
+
+
+class _Block(nn.Module):
+    """A block of a ResNet; `bottleneck` with three convolutions, else two. Without weights to match sizes: option A."""
+
+    def __init__(self, before: int, width: int, stride: int, bottleneck: bool, padded: bool) -> None:
+        super().__init__()
+        after = 4 * width if bottleneck else width
+        sizes = [(before, width, 1, 1), (width, width, 3, stride), (width, after, 1, 1)]
+        for number, (inside, outside, kernel, step) in enumerate(
+            sizes if bottleneck else [(before, width, 3, stride), (width, width, 3, 1)], 1
+        ):
+            self.add_module(f"conv{number}", nn.Conv2d(inside, outside, kernel, step, kernel // 2, bias=False))
+            self.add_module(f"bn{number}", nn.BatchNorm2d(outside))
+        self.layers, self.relu = 3 if bottleneck else 2, nn.ReLU(inplace=True)
+        self.new = after - before
+        self.downsample: nn.Module | None = None
+        if (stride != 1 or self.new) and not padded:
+            self.downsample = nn.Sequential(nn.Conv2d(before, after, 1, stride, bias=False), nn.BatchNorm2d(after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = x
+        for number in range(1, self.layers + 1):
+            out = getattr(self, f"bn{number}")(getattr(self, f"conv{number}")(out))
+            out = self.relu(out) if number < self.layers else out
+        if self.downsample is not None:
+            x = self.downsample(x)
+        elif self.new:
+            x = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.new // 2, self.new - self.new // 2))
+        return self.relu(out + x)
+
+
+class ResNet(nn.Module):
+    """He et al. 2016, with the names of torchvision: of the CIFAR kind with three groups, or of the ImageNet kind."""
+
+    def __init__(self, depths: Sequence[int], width: int, classes: int, *, cifar: bool, padded: bool = False) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, 3 if cifar else 7, 1 if cifar else 2, 1 if cifar else 3, bias=False)
+        self.bn1, self.relu = nn.BatchNorm2d(width), nn.ReLU(inplace=True)
+        self.maxpool = nn.Identity() if cifar else nn.MaxPool2d(3, 2, 1)
+        before, self.groups = width, len(depths)
+        for group, depth in enumerate(depths):
+            inner, blocks = width * 2**group, []
+            for number in range(depth):
+                stride = 2 if group and not number else 1
+                blocks.append(_Block(before, inner, stride, bottleneck=not cifar, padded=padded))
+                before = inner if cifar else 4 * inner
+            self.add_module(f"layer{group + 1}", nn.Sequential(*blocks))
+        self.fc = nn.Linear(before, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        for group in range(1, self.groups + 1):
+            x = getattr(self, f"layer{group}")(x)
+        return self.fc(x.mean((2, 3)))
+
+
+def resnet20(weights: Path | None = None) -> ResNet:
+    """With the weights of a file, as public implementations save them, or random ones."""
+    torch.manual_seed(0)
+    if weights is None:
+        return ResNet((3, 3, 3), 16, 10, cifar=True).eval()
+    state = torch.load(weights, map_location="cpu", weights_only=True)
+    state = state.get("state_dict", state)
+    state = {name.removeprefix("module.").replace("linear.", "fc."): value for name, value in state.items()}
+    padded = not any("downsample" in name for name in state)
+    net = ResNet((3, 3, 3), 16, len(state["fc.weight"]), cifar=True, padded=padded)
+    net.load_state_dict(state)
+    return net.eval()
+
+
+def resnet50(width: int = 64) -> ResNet:
+    torch.manual_seed(0)
+    return ResNet((3, 4, 6, 3), width, 1000 if width == 64 else 10, cifar=False).eval()
+
+
+class UNet3d(nn.Module):
+    """Four levels, two convolutions with InstanceNorm each, concatenated skips."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        widths = [width * 2**level for level in range(4)]
+        self.down = nn.ModuleList(_twice(a, b) for a, b in zip([1, *widths], widths, strict=False))
+        self.up = nn.ModuleList(nn.ConvTranspose3d(2 * w, w, 2, 2) for w in reversed(widths[:-1]))
+        self.join = nn.ModuleList(_twice(2 * w, w) for w in reversed(widths[:-1]))
+        self.out = nn.Conv3d(width, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = []
+        for level, down in enumerate(self.down):
+            x = down(x if not level else F.max_pool3d(x, 2))
+            kept.append(x)
+        for up, join, skip in zip(self.up, self.join, reversed(kept[:-1]), strict=True):
+            x = join(torch.cat([skip, up(x)], 1))
+        return self.out(x)
+
+
+def _twice(inside: int, outside: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for before in (inside, outside):
+        layers += [nn.Conv3d(before, outside, 3, padding=1), nn.InstanceNorm3d(outside), nn.LeakyReLU(inplace=True)]
+    return nn.Sequential(*layers)
+
+
+def unet3d(width: int = 16) -> nn.Module:
+    """MONAI's, if it is installed, else one of the same size."""
+    torch.manual_seed(0)
+    try:
+        from monai.networks.nets import UNet
+    except ImportError:
+        return UNet3d(width).eval()
+    return UNet(3, 1, 3, [width * 2**level for level in range(4)], (2, 2, 2), num_res_units=2).eval()
