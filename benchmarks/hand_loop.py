@@ -50,6 +50,10 @@ class HandLoop:
     probabilities: Callable[[Any], Tensor] | None = None
     approximate: set[str] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        with torch.inference_mode():
+            self._order = calls_in_order(self.model, self.batches[0])
+
     def run(self, placements: Sequence[ResolvedPlacement]) -> Values:
         """The five measures of every placement and example."""
         with torch.inference_mode(), torch_attention():
@@ -91,7 +95,6 @@ class HandLoop:
 
     @contextmanager
     def _dropping(self, resolved: ResolvedPlacement) -> Iterator[None]:
-        order = calls_in_order(self.model, self.batches[0])
         with ExitStack() as stack:
             for place, spec in {point.place: (point, spec) for point, spec in resolved.items()}.values():
                 drop = _dropout(spec.rate, spec.mask)
@@ -106,7 +109,7 @@ class HandLoop:
                     handle = module.register_forward_pre_hook(_on_first_argument(drop))
                 else:
                     activated = place.position == "after_activation"
-                    module = _activated(self.model, place.name, order) if activated and exact else module
+                    module = _activated(self.model, place.name, self._order) if activated and exact else module
                     handle = module.register_forward_hook(_on_first_output(drop))
                 stack.callback(handle.remove)
             yield
@@ -129,23 +132,18 @@ def torch_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(kept)
 
 
-_ORDERS: dict[int, list[str]] = {}
-
-
 def calls_in_order(model: nn.Module, batch: Any) -> list[str]:
-    """The modules without children in the order of their calls; found once for each model."""
-    if id(model) not in _ORDERS:
-        order: list[str] = []
-        leaves = [(name, module) for name, module in model.named_modules() if not any(True for _ in module.children())]
-        handles = [
-            module.register_forward_hook(lambda *_, name=name: order.append(name))  # type: ignore[misc]
-            for name, module in leaves
-        ]
-        called(model, batch)
-        for handle in handles:
-            handle.remove()
-        _ORDERS[id(model)] = order
-    return _ORDERS[id(model)]
+    """The modules without children in the order of their calls."""
+    order: list[str] = []
+    leaves = [(name, module) for name, module in model.named_modules() if not any(True for _ in module.children())]
+    handles = [
+        module.register_forward_hook(lambda *_, name=name: order.append(name))  # type: ignore[misc]
+        for name, module in leaves
+    ]
+    called(model, batch)
+    for handle in handles:
+        handle.remove()
+    return order
 
 
 def _activated(model: nn.Module, name: str, order: list[str]) -> nn.Module:

@@ -67,11 +67,6 @@ class Record:
     approximate: list[str] = field(default_factory=list)
 
     @property
-    def ratio(self) -> float:
-        """Against the slower loop of the two, which computes what ours does."""
-        return (self.hand if self.hand_fp32 is None else self.hand_fp32) / self.ours
-
-    @property
     def whole(self) -> float:
         """With set-up and the first run, as one call costs it."""
         return self.hand / (self.setup + self.first)
