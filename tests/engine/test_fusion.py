@@ -46,16 +46,25 @@ def plan(text: str = "conv1=.5,conv2=.5,fc1=.5", **changed: object) -> Plan:
     return plan_of(zoo.seeded(lambda: Net(**changed)), zoo.images(2), [text])  # type: ignore[arg-type]
 
 
+def middle(found: Plan, level: int) -> fusion.Middle | None:
+    return fusion.middle(found, found.subtrees[0].steps, level)
+
+
+def tail(found: Plan, needs: set[str] = NEEDS) -> fusion.Tail | None:
+    return fusion.tail(found, found.subtrees[0].steps, needs)
+
+
 # --- what is recognised -----------------------------------------------------------------------------------------------
 
 
 def test_every_step_of_the_cifar_network() -> None:
     whole = plan_of(zoo.cifar(), zoo.images(2), ["conv1=.5,conv2=.5,conv3=.5,fc1=.5"])
     for first in range(4):
-        for index in range(first, 3):
-            assert isinstance(fusion.middle(whole, first, index), fusion.Middle), (first, index)
-        assert fusion.middle(whole, first, 3) is None  # the last step is the tail's
-        assert isinstance(fusion.tail(whole, first, NEEDS), fusion.Tail)
+        steps = tuple(range(first, 4))
+        for level in range(len(steps) - 1):
+            assert isinstance(fusion.middle(whole, steps, level), fusion.Middle), (steps, level)
+        assert fusion.middle(whole, steps, len(steps) - 1) is None  # the last step is the tail's
+        assert isinstance(fusion.tail(whole, steps, NEEDS), fusion.Tail)
 
 
 def test_pools_as_modules_and_positions_before_the_activation() -> None:
@@ -71,17 +80,17 @@ def test_pools_as_modules_and_positions_before_the_activation() -> None:
 
     texts = ["body.0@before_activation=.5,body.3@output=.2,fc1@output=.5"]
     found = plan_of(zoo.seeded(Modules), zoo.images(2), texts)
-    assert all(fusion.middle(found, 0, i) is not None for i in (0, 1))
-    assert fusion.tail(found, 0, NEEDS) is not None
+    assert all(middle(found, i) is not None for i in (0, 1))
+    assert tail(found) is not None
 
 
 def test_a_layer_without_bias_gets_one_of_zeros() -> None:
-    assert fusion.middle(plan(bias=False), 0, 0) is not None
+    assert middle(plan(bias=False), 0) is not None
 
 
 def test_the_tail_holds_the_models_own_weights() -> None:
     net = zoo.cifar()
-    found = fusion.tail(plan_of(net, zoo.images(2), ["fc1=.5"]), 0, NEEDS)
+    found = tail(plan_of(net, zoo.images(2), ["fc1=.5"]))
     assert found is not None
     assert found.weight.data_ptr() == net.fc2.weight.data_ptr()
     assert not found.weight.requires_grad
@@ -96,23 +105,23 @@ def test_the_tail_holds_the_models_own_weights() -> None:
     ids=str,
 )
 def test_another_convolution_runs_as_it_is(changed: dict[str, object]) -> None:
-    assert fusion.middle(plan(), 0, 0) is not None
-    assert fusion.middle(plan(**changed), 0, 0) is None
+    assert middle(plan(), 0) is not None
+    assert middle(plan(**changed), 0) is None
 
 
 @pytest.mark.parametrize("options", ["mask=element", "noise=gaussian"])
 def test_another_noise_runs_as_it_is(options: str) -> None:
     found = plan(f"conv1=.5,conv2=.5,fc1=.5 {options}")
-    assert fusion.middle(found, 0, 0) is None
-    assert fusion.middle(found, 0, 1) is None
-    assert (fusion.tail(found, 0, NEEDS) is None) == (options == "noise=gaussian")
+    assert middle(found, 0) is None
+    assert middle(found, 1) is None
+    assert (tail(found) is None) == (options == "noise=gaussian")
 
 
 def test_a_tail_of_other_statistics_or_many_classes_runs_as_it_is() -> None:
-    assert fusion.tail(plan(), 0, NEEDS) is not None
-    assert fusion.tail(plan(), 0, {*NEEDS, "histogram"}) is None
-    assert fusion.tail(plan(classes=61), 0, NEEDS) is None
-    assert fusion.tail(plan("conv2=.5"), 0, NEEDS) is None  # two layers after the last noise
+    assert tail(plan()) is not None
+    assert tail(plan(), {*NEEDS, "histogram"}) is None
+    assert tail(plan(classes=61)) is None
+    assert tail(plan("conv2=.5")) is None  # two layers after the last noise
 
 
 def test_a_value_that_is_read_twice_runs_as_it_is() -> None:
@@ -128,15 +137,15 @@ def test_a_value_that_is_read_twice_runs_as_it_is() -> None:
             return self.fc2(F.relu(self.fc1((second + F.max_pool2d(first, 2)).flatten(1))))
 
     found = plan_of(zoo.seeded(Skip), zoo.images(2), ["conv1=.5,conv2=.5,fc1=.5"])
-    assert all(fusion.middle(found, 0, i) is None for i in range(3))
+    assert all(middle(found, i) is None for i in range(3))
 
 
 def test_models_that_end_otherwise_run_as_they_are() -> None:
     bert = plan_of(zoo.hugging_face("bert"), zoo.text(2), ["last=.5"])
-    found = fusion.tail(bert, 0, NEEDS)
+    found = tail(bert)
     assert found is None or found.weight.shape[0] == 3
-    assert fusion.tail(plan_of(zoo.unet3d(), zoo.volumes(2), ["join=.5"]), 0, NEEDS) is None
-    assert fusion.middle(plan_of(zoo.resnet(), zoo.images(2), ["conv1=.5,layer1.conv1=.5"]), 0, 0) is None
+    assert tail(plan_of(zoo.unet3d(), zoo.volumes(2), ["join=.5"])) is None
+    assert middle(plan_of(zoo.resnet(), zoo.images(2), ["conv1=.5,layer1.conv1=.5"]), 0) is None
 
 
 # --- nested choices ---------------------------------------------------------------------------------------------------

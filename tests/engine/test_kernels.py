@@ -11,6 +11,7 @@ import torch.nn.functional as F
 pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds")
 
 from dropscope.engine import kernels  # only where Triton is
+from dropscope.engine.segments import disturb_rows
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 pytestmark = pytest.mark.skipif(not (torch.cuda.is_available() or INTERPRETED), reason="needs a GPU")
@@ -84,3 +85,46 @@ def test_tail_equals_softmax_and_sums(parents: int, plain: bool, units: int) -> 
     expected = torch.cat([p.sum(1), *(e.sum(1).unsqueeze(-1) for e in extra)], -1)
     got = kernels.tail(hidden, word, level.repeat(parents), gain.repeat(parents), weight, bias, one, PASSES, len(level))
     torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("source", ["plain", "each", "table", "none"])
+@pytest.mark.parametrize("mask", ["element", "channel", "last"])
+@pytest.mark.parametrize("activation", ["", "relu", "silu"])
+def test_pointwise_work_equals_itself_written_out(source: str, mask: str, activation: str) -> None:
+    shape = (6, 5) if mask == "last" else (6, 3, 5)
+    passes, examples, parents, each = 2, 3, 2, 2
+    level, gain = choices([0.0, 0.2, 0.5, 0.8])
+    units = {"element": shape, "channel": (shape[0], *[1] * (len(shape) - 1)), "last": (1, shape[-1])}[mask]
+    word = words(passes * examples, int(torch.tensor(units).prod())).reshape(passes * examples, *units)
+    rows = {"plain": examples, "none": 12}.get(source, parents * passes * examples)
+    value = torch.randn(rows, *shape, device=DEVICE)
+    parent = {"plain": None, "each": each, "table": torch.tensor([1, 0, 0, 1], device=DEVICE)}.get(source)
+    noise = None if source == "none" else (0, 1, units, "bernoulli", word, level, gain, parent)
+    stats = [torch.rand(shape[0], device=DEVICE) + 0.5 for _ in range(4)]
+    affine = None if mask == "last" else (*stats, 1e-5)
+    out = rows if source == "none" else 4 * passes * examples
+    other = torch.randn(out // 2, *shape, device=DEVICE)
+    fast = kernels.pointwise(value, noise, affine, other, activation)
+    slow = value if noise is None else disturb_rows(value, *noise)
+    if affine is not None:
+        slow = F.batch_norm(slow, stats[2], stats[3], stats[0], stats[1], eps=1e-5)
+    slow = slow + other.repeat(2, *[1] * len(shape))
+    slow = {"": lambda x: x, "relu": torch.relu, "silu": F.silu}[activation](slow)
+    assert fast is not None
+    torch.testing.assert_close(fast, slow, atol=1e-5, rtol=1e-5)
+
+
+def test_pointwise_work_that_lies_otherwise_is_left_alone() -> None:
+    value = torch.randn(4, 6, 5, device=DEVICE)
+    assert kernels.pointwise(value.transpose(1, 2), None, None, None, "relu") is None
+    assert kernels.pointwise(value, None, None, torch.randn(4, 1, 5, device=DEVICE), "relu") is None
+    assert kernels.pointwise(value.double(), None, None, None, "relu") is None
+
+
+@pytest.mark.parametrize(("channels", "outputs", "biased"), [(16, 16, True), (3, 20, False), (32, 8, True)])
+def test_the_narrow_convolution_equals_torchs(channels: int, outputs: int, biased: bool) -> None:
+    x = torch.randn(3, channels, 6, 7, device=DEVICE)
+    weight = torch.randn(outputs, channels, 3, 3, device=DEVICE)
+    bias = torch.randn(outputs, device=DEVICE) if biased else None
+    wanted = F.conv2d(x.double(), weight.double(), None if bias is None else bias.double(), 1, 1)
+    torch.testing.assert_close(kernels.narrow_convolution(x, weight, bias), wanted.float(), atol=1e-4, rtol=1e-5)

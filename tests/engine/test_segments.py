@@ -94,7 +94,7 @@ def test_factors_at_every_site_are_those_of_the_plain_path(name: str) -> None:
 def test_a_chain_reads_nothing_but_the_value_before_it() -> None:
     plan = plan_of(zoo.cifar(), zoo.images(2), ["conv1=.5,conv2=.5,fc1=.5"])
     for index in range(3):
-        part = segments.segment(plan, 0, index)
+        part = segments.segment(plan, (0, 1, 2), index)
         assert part.reads == ()
         assert len(part.outputs) == 1
     trunk = segments.trunk(plan)
@@ -117,16 +117,16 @@ class Skip(nn.Module):
 
 def test_a_skip_connection_is_read_where_it_joins() -> None:
     plan = plan_of(zoo.seeded(Skip), zoo.vectors(), ["a=.5,b=.5,c=.5"])
-    last = segments.segment(plan, 0, 2)
+    last = segments.segment(plan, (0, 1, 2), 2)
     # x is plain, spread over variants and passes; the noisy `first` is of level 0, selected for its children
     assert sorted(read.level is None for read in last.reads) == [False, True]
     assert [read.level for read in last.reads if read.level is not None] == [0]
-    from_c = segments.segment(plan, 2, 2)
+    from_c = segments.segment(plan, (2,), 0)
     assert [read.level for read in from_c.reads] == [None, None]  # without noise before, `first` is plain too
 
 
 def test_weights_are_shared_not_copied() -> None:
     net = zoo.cifar()
     plan = plan_of(net, zoo.images(2), ["conv3=.5"])
-    held = {p.data_ptr() for p in segments.segment(plan, 0, 0).module.parameters()}
+    held = {p.data_ptr() for p in segments.segment(plan, (0,), 0).module.parameters()}
     assert held == {p.data_ptr() for p in (net.fc1.weight, net.fc1.bias, net.fc2.weight, net.fc2.bias)}

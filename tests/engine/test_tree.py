@@ -27,7 +27,7 @@ def test_the_grid_is_a_tree_of_nines() -> None:
     plan = plan_of(zoo.cifar(), zoo.images(2), PlacementGrid(SITES))
     assert [step.name for step in plan.steps] == list(SITES)
     assert plan.distinct == 9999
-    sizes = {tree.first: [len(level.parent) for level in tree.levels] for tree in plan.subtrees}
+    sizes = {tree.steps[0]: [len(level.parent) for level in tree.levels] for tree in plan.subtrees}
     assert sizes == {0: [9, 90, 900, 9000], 1: [9, 90, 900], 2: [9, 90], 3: [9]}
     assert sorted(np.concatenate([tree.leaf for tree in plan.subtrees])) == list(range(9999))
     assert sorted(plan.leaf_of) == list(range(9999))
@@ -37,7 +37,7 @@ def test_multiply_adds_of_one_pass() -> None:
     plan = plan_of(zoo.cifar(), zoo.images(2), ["fc1=.5"])
     layers = [3 * 16 * 9 * 256, 16 * 32 * 9 * 64, 32 * 64 * 9 * 16, 256 * 128, 128 * 10]
     assert multiply_adds(plan.captured, plan.captured.nodes) == sum(layers)
-    assert multiply_adds(plan.captured, plan.segment(0, 0)) == layers[-1]
+    assert multiply_adds(plan.captured, plan.segment((0,), 0)) == layers[-1]
 
 
 def test_multiply_adds_of_a_grid_against_the_loop() -> None:
@@ -132,12 +132,12 @@ MATRICES = st.lists(st.lists(st.integers(0, 3), min_size=4, max_size=4), min_siz
 
 def vector(tree: object, leaf: int) -> list[int]:
     """The choices on the way to a leaf."""
-    found, at = [], leaf
-    for level in reversed(tree.levels):
-        found.append(int(level.choice[at]))
+    found, at = [0] * 4, leaf
+    for step, level in zip(reversed(tree.steps), reversed(tree.levels), strict=True):
+        found[step] = int(level.choice[at])
         at = int(level.parent[at])
     assert at == 0
-    return [0] * tree.first + found[::-1]
+    return found
 
 
 def forest(rows: list[list[int]]) -> tuple[np.ndarray, list]:
@@ -195,12 +195,18 @@ def test_pieces_are_cut_high_up() -> None:
     assert pieces(trees[0], 150) == [(100 * i, 100 * (i + 1)) for i in range(10)]
 
 
+def test_a_tree_has_no_level_for_sites_it_leaves_alone() -> None:
+    plan = plan_of(zoo.cifar(), zoo.images(2), [f"{site}={rate}" for site in SITES for rate in (0.2, 0.5)])
+    assert [tree.steps for tree in plan.subtrees] == [(0,), (1,), (2,), (3,)]
+    assert all(len(tree.levels) == 1 for tree in plan.subtrees)
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
 def test_bytes_of_values_and_their_peak() -> None:
     plan = plan_of(zoo.cifar(), zoo.images(2), ["conv1@output=.5 noise=gaussian"])
-    nodes = plan.segment(0, 0)
+    nodes = plan.segment((0,), 0)
     assert bytes_of(plan.captured, plan.steps[0].node) == 16 * 256 * 4
     assert peak_bytes(plan.captured, nodes, frozenset()) <= sum(bytes_of(plan.captured, n) for n in nodes)
     assert peak_bytes(plan.captured, nodes, frozenset(nodes)) == sum(bytes_of(plan.captured, n) for n in nodes)

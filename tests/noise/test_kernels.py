@@ -31,6 +31,12 @@ def parts(examples: int, passes: list[int]) -> tuple[int, Tensor, Tensor, Tensor
     return noise.start(-3, SITE), chosen.to(DEVICE), ids.to(DEVICE), keys.to(DEVICE)
 
 
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 4, 9), (3, 600)])
+def test_words_are_those_of_plain_torch(shape: tuple[int, ...]) -> None:
+    start, chosen, ids, keys = parts(3, [4, 0, 2])
+    assert torch.equal(noise_kernels.words(start, chosen, ids, shape), noise.bits(keys, shape))
+
+
 # The interpreter cuts bfloat16 off where a GPU rounds.
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, *([] if INTERPRETED else [torch.bfloat16])])
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 4, 9), (3, 600)])

@@ -50,14 +50,16 @@ class Blocks:
 def block_sizes(plan: Plan, examples: int, passes: int, memory: int, device: torch.device) -> Blocks:
     """How many examples, passes and rows at once: within `memory`, and on a CPU within its caches."""
     captured = plan.captured
-    steps = range(len(plan.steps))
     if not plan.steps:
         return Blocks(min(examples, 256), 1, ())
+    levels = _levels(plan)
     heaviest = [
-        max(peak_bytes(captured, plan.segment(0, i), frozenset()), 2 * bytes_of(captured, plan.steps[i].node), 1)
-        for i in steps
+        max(
+            1, 2 * bytes_of(captured, step.node), *(peak_bytes(captured, plan.segment(*at), frozenset()) for at in here)
+        )
+        for step, here in zip(plan.steps, levels, strict=True)
     ]
-    share = memory // (2 * len(plan.steps) + 2)
+    share = memory // (2 * max(len(steps) for here in levels for steps, _ in here) + 2)
     working = min(share, _CACHE_BYTES) if device.type == "cpu" else share
     rows = tuple(max(1, working // size) for size in heaviest)
     plain_bytes = max(sum(bytes_of(captured, node) for node in captured.nodes) // 4, 1)
@@ -65,7 +67,7 @@ def block_sizes(plan: Plan, examples: int, passes: int, memory: int, device: tor
         limits = (_CPU_EXAMPLES, _CPU_PASSES) if device.type == "cpu" else (examples, passes)
         at_once = max(1, min(examples, limits[0], share // plain_bytes, min(rows)))
         return Blocks(at_once, max(1, min(passes, limits[1], min(rows) // at_once)), rows)
-    kept = tuple(_kept_bytes(plan, i, heaviest[i]) for i in steps)
+    kept = tuple(max(_kept_bytes(plan, *at, size) for at in here) for here, size in zip(levels, heaviest, strict=True))
     family = [len(step.rates) * size for step, size in zip(plan.steps, kept, strict=True)]
     pairs = max(1, share // max(family))  # (pass, example) pairs at once: a family of every site must fit
     fitting = max(pairs // passes, min(_CUDA_EXAMPLES_AT_LEAST, pairs))
@@ -73,12 +75,21 @@ def block_sizes(plan: Plan, examples: int, passes: int, memory: int, device: tor
     return Blocks(at_once, max(1, min(passes, pairs // at_once)), rows, tuple(max(1, share // size) for size in kept))
 
 
-def _kept_bytes(plan: Plan, index: int, heaviest: int) -> int:
+def _levels(plan: Plan) -> list[list[tuple[tuple[int, ...], int]]]:
+    """For each step of the plan, where it is a level: the steps of a subtree, and its number among them."""
+    found: list[list[tuple[tuple[int, ...], int]]] = [[] for _ in plan.steps]
+    for steps in dict.fromkeys(subtree.steps for subtree in plan.subtrees):
+        for level, index in enumerate(steps):
+            found[index].append((steps, level))
+    return found
+
+
+def _kept_bytes(plan: Plan, steps: tuple[int, ...], level: int, heaviest: int) -> int:
     """Bytes per row of what a segment keeps where a kernel runs it; all it needs where none does."""
-    if index + 1 == len(plan.steps):
-        return 64
-    part = fusion.middle(plan, 0, index)
-    return heaviest if part is None else bytes_of(plan.captured, plan.steps[index + 1].node)
+    if level + 1 == len(steps):
+        return 64 if fusion.tail(plan, steps, ()) is not None else heaviest
+    part = fusion.middle(plan, steps, level)
+    return heaviest if part is None else bytes_of(plan.captured, plan.steps[steps[level + 1]].node)
 
 
 class Workload:
@@ -86,7 +97,7 @@ class Workload:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self._segments: dict[tuple[int, int], tuple[int, int]] = {}
+        self._segments: dict[tuple[tuple[int, ...], int], tuple[int, int]] = {}
 
     @property
     def whole(self) -> tuple[int, int]:
@@ -95,14 +106,13 @@ class Workload:
 
     def of(self, subtree: Subtree) -> tuple[int, int]:
         """Of one pass of all its variants."""
-        parts = [(len(level.parent), self._segment(subtree.first, i)) for i, level in enumerate(subtree.levels)]
+        parts = [(len(level.parent), self._segment(subtree.steps, i)) for i, level in enumerate(subtree.levels)]
         return sum(rows * each[0] for rows, each in parts), sum(rows * each[1] for rows, each in parts)
 
-    def _segment(self, first: int, level: int) -> tuple[int, int]:
-        if (first, level) not in self._segments:
-            nodes = self.plan.segment(first, first + level)
-            self._segments[first, level] = _work(self.plan.captured, nodes)
-        return self._segments[first, level]
+    def _segment(self, steps: tuple[int, ...], level: int) -> tuple[int, int]:
+        if (steps, level) not in self._segments:
+            self._segments[steps, level] = _work(self.plan.captured, self.plan.segment(steps, level))
+        return self._segments[steps, level]
 
 
 def _work(captured: Captured, nodes: Sequence[fx.Node]) -> tuple[int, int]:

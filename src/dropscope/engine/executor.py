@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from dropscope.data import Batch
 from dropscope.device import runs_kernels
-from dropscope.engine import fusion, segments
+from dropscope.engine import chains, fusion, segments
 from dropscope.engine.cost import Blocks
 from dropscope.engine.engine import check_finite
 from dropscope.engine.graph import feed_values
@@ -28,7 +28,7 @@ from dropscope.engine.segments import Segment, SegmentNoise
 from dropscope.engine.tree import Plan, Step, Subtree
 from dropscope.errors import first_line
 from dropscope.model import Call
-from dropscope.noise import bits, site_key, streams, threshold
+from dropscope.noise import bits, noise_kernels, site_key, start, streams, threshold
 from dropscope.statistics import PassStatistics
 
 log = logging.getLogger("dropscope")
@@ -86,27 +86,39 @@ class Executor:
     """A plan made ready to run: its trunk and segments as functions."""
 
     def __init__(
-        self, plan: Plan, probabilities: Probabilities, seed: int, *, per_pass: bool = False, softmax: bool = False
+        self,
+        plan: Plan,
+        probabilities: Probabilities,
+        seed: int,
+        *,
+        per_pass: bool = False,
+        softmax: bool = False,
+        kernels: bool = False,
     ) -> None:
         self.plan = plan
+        self.kernels = kernels  # Triton's run here: chains of pointwise work become one call each
         self.softmax = softmax  # the output is logits and nothing else: the fused end may stand in
         self._probabilities = probabilities
         self._seed, self._per_pass = seed, per_pass
         self._trunk = segments.trunk(plan)
-        self._segments: dict[tuple[int, int], Segment] = {}
+        self._segments: dict[tuple[tuple[int, ...], int], Segment] = {}
         self._compiled = False
-        self._middles: dict[tuple[int, int], fusion.Middle | None] = {}
+        self._middles: dict[tuple[tuple[int, ...], int], fusion.Middle | None] = {}
 
-    def middle(self, first: int, index: int) -> fusion.Middle | None:
-        if (first, index) not in self._middles:
-            self._middles[first, index] = fusion.middle(self.plan, first, index)
-        return self._middles[first, index]
+    def middle(self, steps: tuple[int, ...], level: int) -> fusion.Middle | None:
+        if (steps, level) not in self._middles:
+            self._middles[steps, level] = fusion.middle(self.plan, steps, level)
+        return self._middles[steps, level]
 
-    def segment(self, first: int, index: int) -> Segment:
-        if (first, index) not in self._segments:
-            made = segments.segment(self.plan, first, index)
-            self._segments[first, index] = replace(made, module=Compiled(made.module)) if self._compiled else made
-        return self._segments[first, index]
+    def segment(self, steps: tuple[int, ...], level: int) -> Segment:
+        if (steps, level) not in self._segments:
+            made = segments.segment(self.plan, steps, level)
+            if self._compiled:
+                made = replace(made, module=Compiled(made.module))
+            elif self.kernels:
+                chains.fuse(made.module)
+            self._segments[steps, level] = made
+        return self._segments[steps, level]
 
     def compile(self) -> None:
         """From here on, segments are compiled at their first call."""
@@ -132,7 +144,7 @@ class Executor:
 
     def passes(self, subtree: Subtree, chunk: Chunk) -> Iterator[tuple[slice, Tensor]]:
         """Probabilities `[variants, passes, examples, classes, …]` of the leaves `slice`, leaf by leaf in order."""
-        for leaves, result in _Descent(self, subtree, chunk, None, None).descend(subtree.first, 0, 1, {}, {}):
+        for leaves, result in _Descent(self, subtree, chunk, None, None).descend(0, 0, 1, {}, {}):
             assert isinstance(result, Tensor)
             yield leaves, result
 
@@ -141,16 +153,20 @@ class Executor:
     ) -> Iterator[tuple[slice, Tensor | Sums]]:
         """As `passes`, but where the end of the graph is fused with the statistics, their sums."""
         fused = self.softmax and runs_kernels(chunk.keys.device)
-        end = fusion.tail(self.plan, subtree.first, needs) if fused else None
-        yield from _Descent(self, subtree, chunk, plain, end).descend(subtree.first, 0, 1, {}, {})
+        end = fusion.tail(self.plan, subtree.steps, needs) if fused else None
+        yield from _Descent(self, subtree, chunk, plain, end).descend(0, 0, 1, {}, {})
 
     def uniform(self, step: Step, keys: Tensor, passes: Sequence[int]) -> Tensor:
         """The words of one site for a block, `[passes × examples, …]`: the same for every variant."""
         number = torch.as_tensor(list(passes), dtype=torch.int64, device=keys.device)
         examples = torch.zeros_like(keys) if self._per_pass else keys
-        begun = streams(self._seed, site_key(step.name, step.call), number[:, None], examples[None, :])
+        site, shape = site_key(step.name, step.call), segments.unit_shape(step, self.plan.captured)
         centre = step.layout.centre(step.node.meta["val"].dim(), step.mask)
-        return bits(begun.reshape(-1), segments.unit_shape(step, self.plan.captured), centre)
+        if self.kernels and centre is None and len(shape) <= noise_kernels().INNER + 1:
+            rows = number.repeat_interleave(len(keys)), examples.repeat(len(number))
+            return noise_kernels().words(start(self._seed, site), *rows, shape)
+        begun = streams(self._seed, site, number[:, None], examples[None, :])
+        return bits(begun.reshape(-1), shape, centre)
 
 
 class _Descent:
@@ -166,110 +182,105 @@ class _Descent:
         self.rows = len(keys) * len(passes)
         self.shape = (len(passes), len(keys))
         self.device = keys.device
-        steps = executor.plan.steps
-        self.words = {i: executor.uniform(steps[i], keys, passes) for i in range(subtree.first, len(steps))}
+        self.steps = [executor.plan.steps[i] for i in subtree.steps]  # of each level
+        self.words = [executor.uniform(step, keys, passes) for step in self.steps]
         self.full_rows = blocks.examples * blocks.passes
 
     def descend(
-        self, index: int, start: int, count: int, held: dict[fx.Node, _Held], maps: dict[int, np.ndarray]
+        self, level: int, start: int, count: int, held: dict[fx.Node, _Held], maps: dict[int, np.ndarray]
     ) -> Iterator[tuple[slice, Tensor | Sums]]:
-        """The children of variants [start, start + count) of the level before step `index`, in chunks that fit."""
-        plan, subtree = self.executor.plan, self.subtree
-        level = subtree.levels[index - subtree.first]
-        low, high = (int(i) for i in np.searchsorted(level.parent, [start, start + count]))
-        at_once = self._variants_at_once(index, _regular(level.parent[low:high] - start))
+        """The children at `level` of variants [start, start + count) of the one before, in chunks that fit."""
+        subtree = self.subtree
+        here = subtree.levels[level]
+        low, high = (int(i) for i in np.searchsorted(here.parent, [start, start + count]))
+        at_once = self._variants_at_once(level, _regular(here.parent[low:high] - start))
         for begin in range(low, high, at_once):
             end = min(begin + at_once, high)
-            numbers = level.parent[begin:end] - start
-            chosen = {i: m[numbers] for i, m in maps.items()} | {index - 1: numbers}
+            numbers = here.parent[begin:end] - start
+            chosen = {i: m[numbers] for i, m in maps.items()} | {level - 1: numbers}
             each = _regular(numbers - numbers[0])
             family = None if each is None else _Family(int(numbers[0]), len(numbers) // each, each)
-            choice = level.choice[begin:end]
-            if index + 1 == len(plan.steps):
-                sums = self._fused_end(index, choice, held, family)
+            choice = here.choice[begin:end]
+            if level + 1 == len(self.steps):
+                sums = self._fused_end(level, choice, held, family)
                 if sums is not None:
                     yield slice(begin, end), sums
                     continue
-                outputs = self._run(self.executor.segment(subtree.first, index), index, choice, held, chosen, family)
-                yield slice(begin, end), self._finish(outputs, end - begin)
+                yield slice(begin, end), self._finish(self._run(level, choice, held, chosen, family), end - begin)
             else:
-                made = self._fused_middle(index, choice, held, family)
+                made = self._fused_middle(level, choice, held, family)
                 if made is None:
-                    made = self._run(self.executor.segment(subtree.first, index), index, choice, held, chosen, family)
-                below = held | {node: _Held(value, index, end - begin) for node, value in made.items()}
-                yield from self.descend(index + 1, begin, end - begin, below, chosen)
+                    made = self._run(level, choice, held, chosen, family)
+                below = held | {node: _Held(value, level, end - begin) for node, value in made.items()}
+                yield from self.descend(level + 1, begin, end - begin, below, chosen)
 
-    def _variants_at_once(self, index: int, each: int | None) -> int:
+    def _variants_at_once(self, level: int, each: int | None) -> int:
         """How many variants fit; whole families where a kernel takes them together."""
-        last = index + 1 == len(self.executor.plan.steps)
+        last, index = level + 1 == len(self.steps), self.subtree.steps[level]
         fits = (
-            self.end is not None if last else self.fast and self.executor.middle(self.subtree.first, index) is not None
+            self.end is not None if last else self.fast and self.executor.middle(self.subtree.steps, level) is not None
         )
         if fits and each is not None and self.blocks.fused_rows:
             return max(each, self.blocks.fused_rows[index] // self.full_rows // each * each)
         return max(1, self.blocks.rows[index] // self.full_rows)
 
     def _fused_end(
-        self, index: int, choice: np.ndarray, held: dict[fx.Node, _Held], family: _Family | None
+        self, level: int, choice: np.ndarray, held: dict[fx.Node, _Held], family: _Family | None
     ) -> Sums | None:
         if self.end is None or self.plain is None or family is None or family.each > 64:
             return None
-        entry = self._entry(index, held, family)
+        entry = self._entry(level, held, family)
         if entry is None:
             return None
-        level, gain = _parameters(self.executor.plan.steps[index], choice, self.device)
-        words = self.words[index].reshape(self.rows, -1)
-        hidden = (
-            entry.reshape(family.parents, -1, entry.shape[-1]) if index > self.subtree.first else entry.unsqueeze(0)
-        )
-        children = family.each if index > self.subtree.first else len(choice)
-        return Sums(self.end.sums(hidden, words, level, gain, self.plain, self.shape[0], children), self.shape[0])
+        lowest, gain = _parameters(self.steps[level], choice, self.device)
+        words = self.words[level].reshape(self.rows, -1)
+        hidden = entry.reshape(family.parents, -1, entry.shape[-1]) if level else entry.unsqueeze(0)
+        children = family.each if level else len(choice)
+        return Sums(self.end.sums(hidden, words, lowest, gain, self.plain, self.shape[0], children), self.shape[0])
 
     def _fused_middle(
-        self, index: int, choice: np.ndarray, held: dict[fx.Node, _Held], family: _Family | None
+        self, level: int, choice: np.ndarray, held: dict[fx.Node, _Held], family: _Family | None
     ) -> dict[fx.Node, Tensor] | None:
-        part = self.executor.middle(self.subtree.first, index) if self.fast else None
-        entry = None if part is None else self._entry(index, held, family)
+        part = self.executor.middle(self.subtree.steps, level) if self.fast else None
+        entry = None if part is None else self._entry(level, held, family)
         if part is None or entry is None or family is None:
             return None
-        first = index == self.subtree.first
-        nested = fusion.nested_choices(choice, 1 if first else family.parents)
+        nested = fusion.nested_choices(choice, family.parents if level else 1)
         if nested is None:
             return None
-        step = self.executor.plan.steps[index]
-        level, gain = _parameters(step, nested, self.device)
-        value = entry.unsqueeze(0) if first else entry.reshape(family.parents, -1, *entry.shape[1:])
-        words = self.words[index].reshape(self.rows, -1)
-        return {self.executor.plan.steps[index + 1].node: part.run(value, words, level, gain, self.shape[1])}
+        lowest, gain = _parameters(self.steps[level], nested, self.device)
+        value = entry.reshape(family.parents, -1, *entry.shape[1:]) if level else entry.unsqueeze(0)
+        words = self.words[level].reshape(self.rows, -1)
+        return {self.steps[level + 1].node: part.run(value, words, lowest, gain, self.shape[1])}
 
-    def _entry(self, index: int, held: dict[fx.Node, _Held], family: _Family | None) -> Tensor | None:
-        """The rows that the noise of this step falls on, for whole families only."""
-        node = self.executor.plan.steps[index].node
+    def _entry(self, level: int, held: dict[fx.Node, _Held], family: _Family | None) -> Tensor | None:
+        """The rows that the noise of this level falls on, for whole families only."""
+        node = self.steps[level].node
         kept = held.get(node)
         if kept is None:
-            return self.reads[node] if index == self.subtree.first else None
-        if kept.level != index - 1 or family is None:
+            return None if level else self.reads[node]
+        if kept.level != level - 1 or family is None:
             return None
         return kept.value.unflatten(0, (kept.variants, -1))[family.first : family.first + family.parents].flatten(0, 1)
 
     def _run(
         self,
-        part: Segment,
-        index: int,
+        level: int,
         choice: np.ndarray,
         held: dict[fx.Node, _Held],
         chosen: dict[int, np.ndarray],
         family: _Family | None,
     ) -> dict[fx.Node, Tensor]:
-        step, variants = self.executor.plan.steps[index], len(choice)
-        level, gain = _parameters(step, choice, self.device)
+        part = self.executor.segment(self.subtree.steps, level)
+        step, variants = self.steps[level], len(choice)
+        lowest, gain = _parameters(step, choice, self.device)
         entry = held.get(step.node)
         parent: Any = None
         if entry is not None:
-            whole = family is not None and family.parents == entry.variants and entry.level == index - 1
+            whole = family is not None and family.parents == entry.variants and entry.level == level - 1
             parent = family.each if whole and family is not None else self._index(chosen[entry.level])
         value = self.reads[step.node] if entry is None else entry.value
-        noise = SegmentNoise(variants * self.rows, variants * self.shape[0], self.words[index], level, gain, parent)
+        noise = SegmentNoise(variants * self.rows, variants * self.shape[0], self.words[level], lowest, gain, parent)
         given: list[Any] = []
         for read in part.reads:
             if read.level is None:

@@ -45,10 +45,10 @@ class Middle:
     run: Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]
 
 
-def tail(plan: Plan, first: int, needs: Collection[str]) -> Tail | None:
-    """The fused end of the subtree that starts at `first`, where the graph ends in a linear layer on element noise."""
-    step = plan.steps[-1]
-    nodes = plan.segment(first, len(plan.steps) - 1)
+def tail(plan: Plan, steps: tuple[int, ...], needs: Collection[str]) -> Tail | None:
+    """The fused end of a subtree with these steps, where the graph ends in a linear layer on element noise."""
+    step = plan.steps[steps[-1]]
+    nodes = plan.segment(steps, len(steps) - 1)
     leaves = pytree.tree_leaves(plan.captured.output)
     if len(nodes) != 1 or nodes != leaves or not set(needs) <= _FUSED_STATISTICS:
         return None
@@ -63,11 +63,11 @@ def tail(plan: Plan, first: int, needs: Collection[str]) -> Tail | None:
     return None if layer is None or layer[0].shape[0] > _CLASSES_AT_MOST else Tail(*layer)
 
 
-def middle(plan: Plan, first: int, index: int) -> Middle | None:
+def middle(plan: Plan, steps: tuple[int, ...], level: int) -> Middle | None:
     """The fused form of a segment between two sites, where channel noise feeds a layer, a ReLU, perhaps a pooling."""
-    step = plan.steps[index]
-    nodes = [node for node in plan.segment(first, index) if node.target is not torch.ops.dropscope.site.default]
-    if not _plain_step(plan, step, "channel") or not nodes or not _only_output(plan, first, index, nodes[-1]):
+    step = plan.steps[steps[level]]
+    nodes = [node for node in plan.segment(steps, level) if node.target is not torch.ops.dropscope.site.default]
+    if not _plain_step(plan, step, "channel") or not nodes or not _only_output(plan, steps, level, nodes[-1]):
         return None
     if (
         nodes[-1].target is operator.getitem
@@ -117,13 +117,13 @@ def _reads(node: fx.Node, source: fx.Node) -> bool:
     return value is source
 
 
-def _only_output(plan: Plan, first: int, index: int, last: fx.Node) -> bool:
+def _only_output(plan: Plan, steps: tuple[int, ...], level: int, last: fx.Node) -> bool:
     """Whether everything later reads this segment through the next step's value alone."""
-    if index + 1 >= len(plan.steps):
+    if level + 1 >= len(steps):
         return False
-    following = plan.steps[index + 1].node
-    inner = set(plan.segment(first, index)) | {plan.steps[index].node}
-    later = [node for i in range(index + 1, len(plan.steps)) for node in plan.segment(first, i)]
+    following = plan.steps[steps[level + 1]].node
+    inner = set(plan.segment(steps, level)) | {plan.steps[steps[level]].node}
+    later = [node for i in range(level + 1, len(steps)) for node in plan.segment(steps, i)]
     if any(a in inner and a is not following for node in later for a in node.all_input_nodes):
         return False
     source = following

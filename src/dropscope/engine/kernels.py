@@ -1,16 +1,20 @@
 """Triton kernels for the end of a sweep on a GPU: noise, last layer, softmax and statistics, nothing stored in between.
 
-Owns the kernels alone; `fused.py` says when they apply. They compute what `segments.disturb_rows`, a linear layer and
-`statistics.advance` compute, in fp32 accuracy (products split into three TF32 parts).
+Also pointwise chains and narrow convolutions between noises. Owns the kernels alone; `chains` and `fusion` say when
+they apply. They compute what plain torch computes, in fp32 accuracy (products split into three TF32 parts).
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from dropscope.engine.chains import Affine
 
 SUMS = 4  # behind the class sums: Σ p log p, Σ (max − shift), Σ (max − shift)², Σ (p(c*) − p*(c*))²
 
@@ -240,4 +244,153 @@ def prefix_conv(
         rows, parents, len(words), examples, choices, rows != len(words),
         channels, height, width, outputs, pool, tile, columns, num_warps=4, num_stages=1,
     )  # fmt: skip
+    return out
+
+
+@triton.jit(do_not_specialize=["words_of", "examples", "period", "each"])
+def _pointwise(
+    value, words, level, gain, parent, scale, shift, other, out, words_of, examples, period, each, units,
+    inner, channels, noise: tl.constexpr, source: tl.constexpr, affine: tl.constexpr, added: tl.constexpr,
+    activation: tl.constexpr, wide: tl.constexpr,
+):  # fmt: skip
+    """`wide` units of a row. `source` says which row of the value it takes: 0 its own, 1 its example's, 2 its parent's
+    where each has as many children, 3 by a table. `noise` is 1 for a word per unit, 2 per map, 3 per last unit."""
+    row = tl.program_id(0).to(tl.int64)
+    unit = tl.program_id(1) * wide + tl.arange(0, wide)
+    here = unit < units
+    variant, word_row = row // words_of, row % words_of
+    if source == 0:
+        taken = row
+    elif source == 1:
+        taken = word_row % examples
+    elif source == 2:
+        taken = (variant // each) * words_of + word_row
+    else:
+        taken = tl.load(parent + variant).to(tl.int64) * words_of + word_row
+    x = tl.load(value + taken * units + unit, mask=here, other=0.0)
+    if noise > 0:
+        if noise == 1:
+            word = tl.load(words + word_row * units + unit, mask=here, other=0)
+        elif noise == 2:
+            word = tl.load(words + word_row * channels + unit // inner, mask=here, other=0)
+        else:
+            word = tl.load(words + word_row * channels + unit % channels, mask=here, other=0)
+        x = tl.where(word >= tl.load(level + variant), x * tl.load(gain + variant), x * 0)
+    if affine:
+        x = x * tl.load(scale + unit // inner, mask=here, other=0.0) + tl.load(
+            shift + unit // inner, mask=here, other=0.0
+        )
+    if added:
+        x += tl.load(other + (row % period) * units + unit, mask=here, other=0.0)
+    if activation == 1:
+        x = tl.where(x > 0, x, tl.where(x == x, 0.0, x))  # NaN stays NaN
+    if activation == 2:
+        x = x / (1 + tl.exp(-x))
+    tl.store(out + row * units + unit, x, mask=here)
+
+
+_ACTIVATIONS = {"": 0, "relu": 1, "silu": 2}
+
+
+def pointwise(value: Tensor, noise: Any, affine: Any, other: Tensor | None, activation: str) -> Tensor | None:
+    """What `chains.pointwise` says; None where the values do not lie as the kernel needs them."""
+    if value.dtype != torch.float32 or not value.is_contiguous() or value.dim() < 2:
+        return None
+    units = value[0].numel() if len(value) else 0
+    rows, words_of, examples, each, source, kind = len(value), 1, 1, 1, 0, 0
+    words = level = gain = parent = scale = shift = value
+    channels, inner = value.shape[1], max(1, units // value.shape[1])
+    if noise is not None:
+        dim, folded, shape, _, words, level, gain, given = noise
+        kind = _word_kind(tuple(value.shape[1:]), tuple(shape))
+        if dim != 0 or folded != 1 or kind == 0:
+            return None
+        words, words_of, rows = words.contiguous(), len(words), len(level) * len(words)
+        channels = value.shape[-1] if kind == 3 else channels
+        if given is None:
+            source, examples = 1, len(value)
+        elif isinstance(given, Tensor):
+            source, parent = 3, given.contiguous()
+        else:
+            source, each = 2, given
+    if affine is not None:
+        if noise is not None and kind == 3 and value.dim() > 2:
+            return None
+        scale, shift = (part.contiguous() for part in Affine(*affine).factors())
+    if other is not None and (
+        not other.is_contiguous()
+        or other.dtype != value.dtype
+        or other.shape[1:] != value.shape[1:]
+        or rows % len(other)
+    ):
+        return None
+    out = torch.empty((rows, *value.shape[1:]), dtype=value.dtype, device=value.device)
+    if out.numel():
+        wide = min(1024, max(32, triton.next_power_of_2(units)))
+        _pointwise[(rows, triton.cdiv(units, wide))](
+            value, words, level, gain, parent, scale, shift, value if other is None else other, out, words_of, examples,
+            1 if other is None else len(other), each, units, inner, channels, kind, source, affine is not None,
+            other is not None, _ACTIVATIONS[activation], wide, num_warps=max(1, wide // 256),
+            enable_fp_fusion=False,
+        )  # fmt: skip
+    return out
+
+
+def _word_kind(shape: tuple[int, ...], units: tuple[int, ...]) -> int:
+    """How words lie over a row: 1 one per unit, 2 one per map, 3 one per unit of the last dimension; 0 otherwise."""
+    if units == shape:
+        return 1
+    if units == (shape[0], *[1] * (len(shape) - 1)):
+        return 2
+    return 3 if units == (*[1] * (len(shape) - 1), shape[-1]) else 0
+
+
+@triton.jit(do_not_specialize=["pixels_of_all"])
+def _narrow_convolution(
+    x, weight, bias, out, pixels_of_all, channels: tl.constexpr, outputs: tl.constexpr, height, width,
+    biased: tl.constexpr, part: tl.constexpr, columns: tl.constexpr, rows: tl.constexpr,
+):  # fmt: skip
+    """`rows` pixels, all outputs: for each tap a product of [outputs, channels] and [channels, pixels]."""
+    at = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
+    column = tl.arange(0, columns)
+    pixels = height * width
+    image, pixel = at // pixels, (at % pixels).to(tl.int32)
+    up, along = pixel // width, pixel % width
+    here = at < pixels_of_all
+    channel = tl.arange(0, part)
+    total = tl.zeros((columns, rows), dtype=tl.float32)
+    for tap in tl.static_range(9):
+        y, z = up + tap // 3 - 1, along + tap % 3 - 1
+        there = here & (y >= 0) & (y < height) & (z >= 0) & (z < width)
+        start_of = image * (channels * pixels) + y * width + z
+        value = tl.load(
+            x + start_of[None, :] + (channel * pixels)[:, None], mask=there[None, :] & (channel < channels)[:, None],
+            other=0.0,
+        )  # fmt: skip
+        w = tl.load(
+            weight + tap * outputs * channels + column[:, None] * channels + channel[None, :],
+            mask=(column < outputs)[:, None] & (channel < channels)[None, :], other=0.0,
+        )  # fmt: skip
+        total = tl.dot(w, value, total, input_precision="tf32x3")
+    if biased:
+        total += tl.load(bias + column, mask=column < outputs, other=0.0)[:, None]
+    to = (image * outputs * pixels + pixel)[None, :] + (column * pixels)[:, None]
+    tl.store(out + to, total, mask=here[None, :] & (column < outputs)[:, None])
+
+
+def narrow_convolution(value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """A 3×3 convolution with stride and padding 1; None where the values do not lie as the kernel needs them."""
+    if value.dtype != torch.float32 or not value.is_contiguous() or value.dim() != 4:
+        return None
+    images, channels, height, width = value.shape
+    outputs = weight.shape[0]
+    taps = weight.permute(2, 3, 0, 1).reshape(9, outputs, channels).contiguous()
+    out = torch.empty((images, outputs, height, width), dtype=value.dtype, device=value.device)
+    pixels, tile = images * height * width, 128
+    if pixels:
+        _narrow_convolution[(triton.cdiv(pixels, tile),)](
+            value, taps, taps if bias is None else bias, out, pixels, channels, outputs, height, width,
+            bias is not None, max(16, triton.next_power_of_2(channels)), max(16, triton.next_power_of_2(outputs)), tile,
+            num_warps=4, num_stages=2,
+        )  # fmt: skip
     return out

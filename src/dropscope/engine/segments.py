@@ -145,12 +145,12 @@ def trunk(plan: Plan) -> Segment:
 def _plain_reads(plan: Plan) -> list[fx.Node]:
     """Every plain value that some segment reads, in graph order."""
     found: set[fx.Node] = set()
-    for first in range(len(plan.steps)):
-        inside = plan.stochastic(first)
-        for index in range(first, len(plan.steps)):
+    for steps in {subtree.steps for subtree in plan.subtrees}:
+        inside = plan.stochastic(steps)
+        for level, index in enumerate(steps):
             if plan.steps[index].node not in inside:
                 found.add(plan.steps[index].node)
-            for node in plan.segment(first, index):
+            for node in plan.segment(steps, level):
                 found.update(
                     a for a in _rebuilt_inputs(plan.captured, node) if a not in inside and a not in plan.captured.fixed
                 )
@@ -169,19 +169,18 @@ def _rebuilt_inputs(captured: Captured, node: fx.Node) -> list[fx.Node]:
     return found
 
 
-def segment(plan: Plan, first: int, index: int) -> Segment:
-    """What runs after the noise of step `index` up to the next, for placements whose first noise is step `first`."""
-    captured, step = plan.captured, plan.steps[index]
-    nodes = plan.segment(first, index)
-    inside = plan.stochastic(first)
-    born = {node: i for i in range(first, index) for node in (*plan.segment(first, i), plan.steps[i].node)}
+def segment(plan: Plan, steps: tuple[int, ...], level: int) -> Segment:
+    """What runs after the noise of one level up to the next, for a subtree with these steps."""
+    captured, step = plan.captured, plan.steps[steps[level]]
+    nodes = plan.segment(steps, level)
+    inside = plan.stochastic(steps)
+    earlier = [plan.steps[i].node for i in steps[:level]]
+    born = {node: i for i in range(level) for node in (*plan.segment(steps, i), earlier[i])}
     build = _Builder(captured)
     arguments: list[Any] = [build.graph.placeholder(name) for name in SegmentNoise._fields]
     noise = SegmentNoise(*arguments)
     build.rows, build.copies = noise.rows, noise.copies
-    build.stochastic_levels = {
-        node: i for node, i in born.items() if node in inside or node in {s.node for s in plan.steps[first:index]}
-    }
+    build.stochastic_levels = {node: i for node, i in born.items() if node in inside or node in earlier}
     entry = build.graph.placeholder("entry")
     dim, folded = captured.batch(step.node) or (0, 1)
     units = _unit_tail(step, captured)
@@ -191,7 +190,7 @@ def segment(plan: Plan, first: int, index: int) -> Segment:
     )
     for node in nodes:
         build.copy(node)
-    outputs = _outputs(plan, first, index, nodes)
+    outputs = _outputs(plan, steps, level, nodes)
     build.graph.output(tuple(build.env[node] for node in outputs))
     return Segment(build.module(), tuple(build.reads), outputs)
 
@@ -216,13 +215,13 @@ def unit_shape(step: Step, captured: Captured) -> tuple[int, ...]:
     return (folded, *tail) if folded > 1 else (tail or (1,))
 
 
-def _outputs(plan: Plan, first: int, index: int, nodes: list[fx.Node]) -> tuple[fx.Node, ...]:
-    made = [plan.steps[index].node, *nodes]
-    if index + 1 == len(plan.steps):
+def _outputs(plan: Plan, steps: tuple[int, ...], level: int, nodes: list[fx.Node]) -> tuple[fx.Node, ...]:
+    made = [plan.steps[steps[level]].node, *nodes]
+    if level + 1 == len(steps):
         return tuple(n for n in pytree.tree_leaves(plan.captured.output) if isinstance(n, fx.Node) and n in set(made))
-    later: set[fx.Node] = {plan.steps[index + 1].node}
-    for i in range(index + 1, len(plan.steps)):
-        for node in plan.segment(first, i):
+    later: set[fx.Node] = {plan.steps[steps[level + 1]].node}
+    for i in range(level + 1, len(steps)):
+        for node in plan.segment(steps, i):
             later.update(_rebuilt_inputs(plan.captured, node))
     later.update(n for n in pytree.tree_leaves(plan.captured.output) if isinstance(n, fx.Node))
     return tuple(node for node in made if node in later)

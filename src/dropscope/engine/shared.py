@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dropscope.data import Batch
+from dropscope.device import runs_kernels
 from dropscope.engine.cost import Blocks, block_sizes, multiply_adds
 from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, quiet
 from dropscope.engine.executor import Chunk, Executor, Work, can_compile, statistics_of
@@ -89,7 +90,7 @@ class SharedEngine:
         self._styles = _styles(placements)
         self._forest_of = {int(n): i for i, numbers in enumerate(self._styles) for n in numbers}
         self._forests: dict[str, list[Forest]] = {}
-        self._tails: dict[tuple[int, int], float] = {}
+        self._tails: dict[tuple[int, tuple[int, ...]], float] = {}
 
     @classmethod
     def build(
@@ -150,6 +151,7 @@ class SharedEngine:
             session.seed,
             per_pass=session.masks == "per_pass",
             softmax=session.outputs == "logits",
+            kernels=runs_kernels(session.device),
         )
         sizes = max(batch.n for batch in session.data.batches)
         named: dict[int, list[int]] = {}
@@ -268,14 +270,15 @@ class SharedEngine:
         if not resolved:
             return 1.0
         forest = self.forests(self.session.data.batches[0])[self._forest_of[number]]
-        first = next(i for i, step in enumerate(forest.plan.steps) if any(point in resolved for point in step.points))
-        return 1.0 + self.passes * self._tail_cost(forest, first)
+        steps = enumerate(forest.plan.steps)
+        live = tuple(i for i, step in steps if any(point in resolved for point in step.points))
+        return 1.0 + self.passes * self._tail_cost(forest, live)
 
-    def _tail_cost(self, forest: Forest, first: int) -> float:
-        key = id(forest), first
+    def _tail_cost(self, forest: Forest, steps: tuple[int, ...]) -> float:
+        key = id(forest), steps
         if key not in self._tails:
             captured = forest.plan.captured
-            tail = [node for node in captured.nodes if node in forest.plan.stochastic(first)]
+            tail = [node for node in captured.nodes if node in forest.plan.stochastic(steps)]
             self._tails[key] = multiply_adds(captured, tail) / max(multiply_adds(captured, captured.nodes), 1)
         return self._tails[key]
 

@@ -182,12 +182,12 @@ def _tree(forest: Forest) -> list[str]:
     """A line per step: how many variants reach it, and how many leave it."""
     lines = []
     for index, step in enumerate(forest.plan.steps):
-        counts = [len(tree.levels[index - tree.first].parent) for tree in forest.plan.subtrees if tree.first <= index]
-        before = [
-            len(tree.levels[index - tree.first - 1].parent) if index > tree.first else 1
-            for tree in forest.plan.subtrees
-            if tree.first <= index
-        ]
+        counts, before = [], []
+        for tree in forest.plan.subtrees:
+            if index in tree.steps:
+                level = tree.steps.index(index)
+                counts.append(len(tree.levels[level].parent))
+                before.append(len(tree.levels[level - 1].parent) if level else 1)
         kind = f"{step.noise}, {step.mask} masks, {len(step.rates) - 1} rates"
         lines.append(f"{step.name} ({kind}): {sum(before)} → {sum(counts)} variants")
     blocks = forest.blocks
@@ -211,7 +211,7 @@ def _memory(forest: Forest) -> int:
     rows = blocks.fused_rows or blocks.rows
     pairs = blocks.examples * blocks.passes
     widest = [
-        max((len(t.levels[i - t.first].parent) for t in plan.subtrees if t.first <= i), default=0)
+        max((len(t.levels[t.steps.index(i)].parent) for t in plan.subtrees if i in t.steps), default=0)
         for i in range(len(rows))
     ]
     held = [min(rows[i], widest[i] * pairs) * bytes_of(plan.captured, step.node) for i, step in enumerate(plan.steps)]

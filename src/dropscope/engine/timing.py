@@ -61,16 +61,16 @@ def expected_shared(shared: SharedEngine, needs: Collection[str], finish: Finish
     """The shared engine's: per group of units whose noise starts at the same site, one piece of one unit is timed."""
     forests = shared.forests(shared.session.data.batches[0])
     loads = [Workload(forest.plan) for forest in forests]
-    groups: dict[tuple[int, int], list[WorkUnit]] = {}
+    groups: dict[tuple[int, tuple[int, ...]], list[WorkUnit]] = {}
     plain_units = 0
     for unit in shared.units():
         if unit.subtrees:
-            groups.setdefault((unit.forest, unit.subtrees[0].first), []).append(unit)
+            groups.setdefault((unit.forest, unit.subtrees[0].steps), []).append(unit)
         else:
             plain_units += 1
     work = {key: sum(sum(loads[key[0]].of(unit.subtrees[0])) for unit in units) for key, units in groups.items()}
     n, once, trunk = shared.session.data.n, 0.0, {}
-    rates: dict[tuple[int, int], float] = {}  # seconds per unit of work, for one example and pass
+    rates: dict[tuple[int, tuple[int, ...]], float] = {}  # seconds per unit of work, for one example and pass
     finishing = 0.0  # seconds per placement and example
     started = time.monotonic()
     with torch.no_grad(), precise():

@@ -57,10 +57,10 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class Subtree:
-    """The placements whose first noise is at step `first`; `leaf[i]` is the plan's number of the i-th placement."""
+    """The placements whose first noise is at one step; `leaf[i]` is the plan's number of the i-th placement."""
 
-    first: int
-    levels: tuple[Level, ...]
+    steps: tuple[int, ...]  # of the plan, in order: those at which some of these placements has noise
+    levels: tuple[Level, ...]  # one per step
     leaf: NDArray[np.int64]
 
 
@@ -73,31 +73,31 @@ class Plan:
     leaf_of: NDArray[np.int64]  # placement → the number under which it is computed; −1 for the plain placement
     _known: dict[Any, Any] = field(default_factory=dict, repr=False)  # both functions are asked for every pair of steps
 
-    def stochastic(self, first: int) -> frozenset[fx.Node]:
-        """What is computed once per variant and pass when noise enters at step `first` or later."""
-        if first not in self._known:
-            self._known[first] = self._stochastic(first)
-        return self._known[first]
+    def stochastic(self, steps: tuple[int, ...]) -> frozenset[fx.Node]:
+        """What is computed once per variant and pass when noise enters at these steps."""
+        if steps not in self._known:
+            self._known[steps] = self._stochastic(steps)
+        return self._known[steps]
 
-    def _stochastic(self, first: int) -> frozenset[fx.Node]:
-        entered = {step.node for step in self.steps[first:]}
+    def _stochastic(self, steps: tuple[int, ...]) -> frozenset[fx.Node]:
+        entered = {self.steps[i].node for i in steps}
         after: set[fx.Node] = set()
         for node in self.captured.nodes:
             if any(a in entered or a in after for a in node.all_input_nodes):
                 after.add(node)
         return frozenset(after)
 
-    def segment(self, first: int, index: int) -> list[fx.Node]:
-        """The stochastic nodes between step `index` and the next, for a subtree that starts at `first`."""
-        if (first, index) not in self._known:
-            self._known[first, index] = self._segment(first, index)
-        return self._known[first, index]
+    def segment(self, steps: tuple[int, ...], level: int) -> list[fx.Node]:
+        """The stochastic nodes between the noise of one level and the next, for a subtree with these steps."""
+        if (steps, level) not in self._known:
+            self._known[steps, level] = self._segment(steps, level)
+        return self._known[steps, level]
 
-    def _segment(self, first: int, index: int) -> list[fx.Node]:
+    def _segment(self, steps: tuple[int, ...], level: int) -> list[fx.Node]:
         position = self.captured.position
-        start = position[self.steps[index].node]
-        end = position[self.steps[index + 1].node] if index + 1 < len(self.steps) else len(position)
-        inside = self.stochastic(first)
+        start = position[self.steps[steps[level]].node]
+        end = position[self.steps[steps[level + 1]].node] if level + 1 < len(steps) else len(position)
+        inside = self.stochastic(steps)
         return [node for node in self.captured.nodes if start < position[node] <= end and node in inside]
 
 
@@ -201,19 +201,23 @@ def _only_values(pool: fx.Node) -> bool:
 
 
 def _subtrees(choices: NDArray[np.int64]) -> list[Subtree]:
-    """One tree per first live step; rows come sorted, so the children of neighbours are neighbours."""
+    """One tree per first live step; rows come sorted, so the children of neighbours are neighbours.
+
+    Steps at which no placement of a tree has noise are none of its levels.
+    """
     found = []
     first_of = (choices != 0).argmax(axis=1) if len(choices) else np.zeros(0, dtype=np.int64)
     for first in np.unique(first_of):
         rows = np.flatnonzero(first_of == first)
-        part = choices[rows][:, first:]
+        live = np.flatnonzero(choices[rows].any(axis=0))
+        part = choices[rows][:, live]
         levels, before = [], np.zeros(len(rows), dtype=np.int64)
         for column in range(part.shape[1]):
             keys = before * (part[:, column].max() + 1) + part[:, column]
             _, index, inverse = np.unique(keys, return_index=True, return_inverse=True)
             levels.append(Level(before[index], part[index, column]))
             before = inverse.reshape(-1)
-        found.append(Subtree(int(first), tuple(levels), rows))
+        found.append(Subtree(tuple(int(i) for i in live), tuple(levels), rows))
     return found
 
 
@@ -225,7 +229,7 @@ def cut(subtree: Subtree, low: int, high: int) -> Subtree:
         parent, choice = level.parent[low:high], level.choice[low:high]
         low, high = int(parent[0]), int(parent[-1]) + 1
         levels.append(Level(parent - low, choice))
-    return Subtree(subtree.first, tuple(reversed(levels)), leaf)
+    return Subtree(subtree.steps, tuple(reversed(levels)), leaf)
 
 
 def pick(subtree: Subtree, leaves: np.ndarray) -> Subtree:
@@ -235,7 +239,7 @@ def pick(subtree: Subtree, leaves: np.ndarray) -> Subtree:
         parents, local = np.unique(level.parent[kept], return_inverse=True)
         levels.append(Level(local.reshape(-1), level.choice[kept]))
         kept = parents
-    return Subtree(subtree.first, tuple(reversed(levels)), subtree.leaf[leaves])
+    return Subtree(subtree.steps, tuple(reversed(levels)), subtree.leaf[leaves])
 
 
 def pieces(subtree: Subtree, at_most: int) -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ softmax weight ever reaches memory, and sums run in fp32.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -84,6 +84,39 @@ def _bernoulli(
     if added:  # rounded as often as plain torch rounds
         kept = (kept.to(tl.float32) + tl.load(other + at, mask=there, other=0.0).to(tl.float32)).to(x.dtype)
     tl.store(out + at, kept, mask=there)
+
+
+@triton.jit(do_not_specialize=["start", "rows", "first_size", "second_size"])
+def _words(
+    passes, examples, out, start, rows, columns, first_size, second_size, inner: tl.constexpr, high: tl.constexpr,
+    wide: tl.constexpr,
+):  # fmt: skip
+    """`high` rows of the last dimension, `wide` words of each."""
+    row = tl.program_id(0) * high + tl.arange(0, high)
+    column = tl.program_id(1) * wide + tl.arange(0, wide)
+    here = row < rows
+    state = _row_state(start, passes, examples, row, here, first_size, second_size, 1, inner)
+    there = here[:, None] & (column < columns)[None, :]
+    at = row.to(tl.int64)[:, None] * columns + column[None, :]
+    tl.store(out + at, _word(state[:, None], column[None, :]), mask=there)
+
+
+def words(start: int, passes: Tensor, examples: Tensor, shape: Sequence[int]) -> Tensor:
+    """`keyed.bits` of as many (pass, example) pairs, int32 `[pairs, *shape]`."""
+    out = torch.empty((len(examples), *shape), dtype=torch.int32, device=examples.device)
+    columns, inner = shape[-1], shape[:-1]
+    rows = out.numel() // max(columns, 1)
+    if rows >= _ROWS:
+        raise ValueError(f"{rows} rows are more than int32 counts")
+    if rows:
+        first, second = (*inner, *[1] * (INNER - len(inner)))
+        wide = min(256, triton.next_power_of_2(columns))
+        high = max(1, 2048 // wide)
+        _words[(triton.cdiv(rows, high), triton.cdiv(columns, wide))](
+            passes.contiguous(), examples.contiguous(), out, start, rows, columns, first, second, inner=len(inner),
+            high=high, wide=wide,
+        )  # fmt: skip
+    return out
 
 
 @triton.jit

@@ -1,0 +1,210 @@
+"""Pointwise work of a segment in one trip through memory: noise, BatchNorm, a sum and an activation.
+
+Owns the recognition of such chains in a segment's graph, and what each stands for, written out. On a GPU the chain is
+one kernel (`kernels.pointwise`); narrow 3×3 convolutions have one too, because cuDNN is slow at them in fp32.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from dropscope.device import runs_kernels
+from dropscope.engine.segments import disturb_rows, spread
+
+_aten = torch.ops.aten
+_INFERENCE_NORM = getattr(_aten, "_native_batch_norm_legit_no_training").default  # noqa: B009 - a name of torch's own
+# BatchNorms: behind value, weight, bias, mean and variance, where eps is among the arguments.
+_BATCH_NORMS: dict[Any, int] = {_INFERENCE_NORM: 6, _aten.batch_norm.default: 7, _aten.cudnn_batch_norm.default: 7}
+_TRAINING: dict[Any, int] = {_aten.batch_norm.default: 5, _aten.cudnn_batch_norm.default: 5}
+_ACTIVATIONS: dict[Any, str] = {_aten.relu.default: "relu", _aten.silu.default: "silu"}
+_WRITTEN_OUT: dict[str, Callable[[Tensor], Tensor]] = {"": lambda x: x, "relu": torch.relu, "silu": F.silu}
+NARROW = 32  # channels in and out up to which our convolution is faster than cuDNN's (benchmarks/models.py)
+
+
+class RowNoise(NamedTuple):
+    """The arguments of `segments.disturb_rows` behind the value."""
+
+    dim: int
+    folded: int
+    units: tuple[int, ...]
+    noise: str
+    uniform: Tensor
+    level: Tensor
+    gain: Tensor
+    parent: Any
+
+
+class Affine(NamedTuple):
+    """A BatchNorm of a trained model."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    mean: Tensor
+    variance: Tensor
+    epsilon: float
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """Scale and shift per channel."""
+        scale = torch.rsqrt(self.variance + self.epsilon)
+        scale = scale if self.weight is None else scale * self.weight
+        shift = -self.mean * scale
+        return scale, shift if self.bias is None else shift + self.bias
+
+
+def pointwise(value: Tensor, noise: Any, affine: Any, other: Any, copies: Any, activation: str) -> Tensor:
+    """activation(norm(noise(value)) + other). `other` stands for itself `copies` times over, where that is not None."""
+    if runs_kernels(value.device):
+        from dropscope.engine import kernels
+
+        found = kernels.pointwise(value, noise, affine, other, activation)
+        if found is not None:
+            return found
+    x = value if noise is None else disturb_rows(value, *noise)
+    if affine is not None:
+        weight, bias, mean, variance, epsilon = affine
+        x = F.batch_norm(x, mean, variance, weight, bias, eps=epsilon)
+    if other is not None:
+        x = x + (other if copies is None else spread(other, 0, copies))
+    return _WRITTEN_OUT[activation](x)
+
+
+def narrow_convolution(value: Tensor, weight: Tensor, bias: Any) -> Tensor:
+    """A 3×3 convolution with stride and padding 1."""
+    if runs_kernels(value.device):
+        from dropscope.engine import kernels
+
+        found = kernels.narrow_convolution(value, weight, bias)
+        if found is not None:
+            return found
+    return F.conv2d(value, weight, bias, 1, 1)
+
+
+@dataclass(eq=False)
+class _Chain:
+    """Nodes that one call replaces, in order."""
+
+    nodes: list[fx.Node]
+    value: Any
+    noise: Any = None
+    affine: Any = None
+    other: Any = None
+    copies: Any = None
+    activation: str = ""
+
+
+def fuse(module: nn.Module) -> None:
+    """Rewrites the graph of a segment: every chain, and every narrow convolution, becomes one call."""
+    assert isinstance(module, fx.GraphModule)
+    graph, taken = module.graph, set[fx.Node]()
+    for node in list(graph.nodes):
+        if node in taken or node.op != "call_function":
+            continue
+        chain = _chain(node)
+        if chain is not None:
+            taken.update(chain.nodes)
+            _replace(graph, chain)
+        elif _is_narrow(node):
+            node.target, node.args, node.kwargs = narrow_convolution, (*node.args, None)[:3], {}
+    graph.eliminate_dead_code()
+    graph.lint()
+    module.recompile()
+
+
+def _chain(node: fx.Node) -> _Chain | None:
+    """The longest chain that begins at a node; None where it is a single operation that torch does as well."""
+    if node.target is disturb_rows and node.args[4] == "bernoulli":
+        chain = _Chain([node], node.args[0], noise=tuple(node.args[1:]))
+        following = _only_user(node)
+        if following is not None and following.target in _BATCH_NORMS:
+            _take_norm(chain, following)
+    elif node.target in _BATCH_NORMS:
+        chain = _Chain([], node.args[0])
+        _take_norm(chain, node)
+    elif node.target is _aten.add.Tensor:
+        chain = _Chain([], node.args[0])
+        _take_sum(chain, node, node.args[0])
+    else:
+        return None
+    if chain.nodes:
+        following = _only_user(chain.nodes[-1])
+        if following is not None and chain.other is None and following.target is _aten.add.Tensor:
+            _take_sum(chain, following, chain.nodes[-1])
+        following = _only_user(chain.nodes[-1])
+        if following is not None and following.target in _ACTIVATIONS:
+            chain.activation = _ACTIVATIONS[following.target]
+            chain.nodes.append(following)
+    parts = (chain.affine is not None) + (chain.other is not None) + (chain.activation != "")
+    return chain if chain.noise is not None or parts > 1 else None
+
+
+def _only_user(node: fx.Node) -> fx.Node | None:
+    """The one call that reads a value, and nothing else does."""
+    users = list(node.users)
+    return users[0] if len(users) == 1 and users[0].op == "call_function" else None
+
+
+def _take_norm(chain: _Chain, norm: fx.Node) -> None:
+    result: fx.Node | None = norm
+    training = _TRAINING.get(norm.target)
+    if norm.target is not _aten.batch_norm.default:  # returns statistics as well
+        result = _only_user(norm)
+        if result is None or result.target is not operator.getitem or result.args[1] != 0:
+            return
+    if norm.kwargs or (training is not None and norm.args[training]) or None in norm.args[3:5]:
+        return
+    chain.affine = (*norm.args[1:5], norm.args[_BATCH_NORMS[norm.target]])
+    chain.nodes += [norm] if result is norm else [norm, result]  # type: ignore[list-item]
+
+
+def _take_sum(chain: _Chain, node: fx.Node, mine: Any) -> None:
+    """Takes a sum of the chain's value and another of its shape."""
+    if node.kwargs or len(node.args) != 2 or node.args[0] is node.args[1]:
+        return
+    other = node.args[1] if node.args[0] is mine else node.args[0]
+    if not isinstance(other, fx.Node) or not isinstance(mine, fx.Node):
+        return
+    chain.other = other
+    if other.target is spread and other.args[1] == 0:
+        chain.other, chain.copies = other.args[0], other.args[2]
+    chain.nodes.append(node)
+
+
+def _replace(graph: fx.Graph, chain: _Chain) -> None:
+    last = chain.nodes[-1]
+    with graph.inserting_before(last):
+        made = graph.call_function(
+            pointwise, (chain.value, chain.noise, chain.affine, chain.other, chain.copies, chain.activation)
+        )
+    last.replace_all_uses_with(made)
+    for node in reversed(chain.nodes):
+        graph.erase_node(node)
+
+
+def _is_narrow(node: fx.Node) -> bool:
+    if node.target is not _aten.conv2d.default or node.kwargs:
+        return False
+    weight = _tensor(node.args[1])
+    rest = [list(a) if isinstance(a, list | tuple) else a for a in node.args[3:]]
+    plain = rest in ([[1, 1], [1, 1]], [[1, 1], [1, 1], [1, 1]], [[1, 1], [1, 1], [1, 1], 1])
+    return (
+        plain
+        and weight is not None
+        and tuple(weight.shape[2:]) == (3, 3)
+        and max(weight.shape[:2]) <= NARROW
+        and weight.dtype == torch.float32
+    )
+
+
+def _tensor(node: Any) -> Tensor | None:
+    """The weight that a get_attr node stands for."""
+    if not isinstance(node, fx.Node) or node.op != "get_attr":
+        return None
+    found = getattr(node.graph.owning_module, str(node.target), None)
+    return found if isinstance(found, Tensor) else None
