@@ -21,6 +21,7 @@ from dropscope.errors import BadInput
 from dropscope.loading.images import ImageFiles
 from dropscope.loading.pixels import Reading, parse_normalisation
 from dropscope.loading.sources import load_data
+from support.damage import damages, write_damaged
 from support.errors import refused
 
 
@@ -408,13 +409,8 @@ def _images() -> list[tuple[str, bytes]]:
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.sampled_from(_images()), st.lists(st.tuples(st.integers(0, 2000), st.binary(max_size=6)), max_size=4))
+@given(st.sampled_from(_images()), damages(2000))
 def test_an_image_of_damaged_bytes_is_read_or_refused(tmp_path_factory, image, damage):
-    suffix, content = image
-    for place, patch in damage:
-        place %= len(content) + 1
-        content = content[:place] + patch + content[place + len(patch) // 2 :]
-    path = tmp_path_factory.mktemp("damaged") / f"a.{suffix}"
-    path.write_bytes(content)
+    path = write_damaged(tmp_path_factory.mktemp("damaged"), *image, damage)
     with contextlib.suppress(BadInput):
         load_data(path).dataset[0]

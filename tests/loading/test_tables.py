@@ -14,6 +14,7 @@ from dropscope.data.dataset import read_data
 from dropscope.errors import BadInput
 from dropscope.loading.sources import load_data
 from dropscope.loading.tables import column_texts, read_json_lines, read_table
+from support.damage import damages, write_damaged
 from support.errors import refused
 from support.word_lengths import WordLengths
 
@@ -173,13 +174,8 @@ def _tables() -> list[tuple[str, bytes]]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(_tables()), st.lists(st.tuples(st.integers(0, 5000), st.binary(max_size=6)), max_size=4))
+@given(st.sampled_from(_tables()), damages(5000))
 def test_a_table_of_damaged_bytes_is_read_or_refused(tmp_path_factory, table, damage):
-    suffix, content = table
-    for place, patch in damage:
-        place %= len(content) + 1
-        content = content[:place] + patch + content[place + len(patch) // 2 :]
-    path = tmp_path_factory.mktemp("damaged") / f"a.{suffix}"
-    path.write_bytes(content)
+    path = write_damaged(tmp_path_factory.mktemp("damaged"), *table, damage)
     with contextlib.suppress(BadInput):
         token_batches(path)

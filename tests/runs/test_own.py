@@ -9,27 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import dropscope as ds
 from dropscope import measures, scores
 from dropscope.runs.samples import bytes_per_example
 from support import zoo
 from support.errors import refused
+from support.noisy_labels import data, net
 
 PLACEMENTS = ("0=0.5", "none", "0=0.2,2=0.5", "0@before_activation=0.5")  # the last is equal to the first
-
-
-def net() -> nn.Module:
-    return zoo.seeded(
-        lambda: nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3))
-    )
-
-
-def data(n: int = 40) -> tuple[Tensor, Tensor]:
-    x = zoo.vectors(n)
-    noisy = net()(x).detach() + torch.randn(n, 3, generator=torch.Generator().manual_seed(9)) * 0.3
-    return x, noisy.argmax(1)
 
 
 def spread(passes: Tensor) -> Tensor:

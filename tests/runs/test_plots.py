@@ -9,21 +9,15 @@ import numpy as np
 import pytest
 import torch
 from matplotlib import pyplot
-from torch import nn
 
 import dropscope as ds
 from dropscope import scores
 from support import zoo
 from support.errors import refused
+from support.noisy_labels import net
 
 mpl.use("Agg")
 RATES = (0.2, 0.5)
-
-
-def net() -> nn.Module:
-    return zoo.seeded(
-        lambda: nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3))
-    )
 
 
 def swept(placements: object, **more: object) -> ds.Run:

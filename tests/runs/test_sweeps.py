@@ -21,18 +21,7 @@ from dropscope.scores import CALIBRATION, RANKING
 from support import zoo
 from support.engines import BranchingText
 from support.errors import refused
-
-
-def net() -> nn.Module:
-    return zoo.seeded(
-        lambda: nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3))
-    )
-
-
-def data(n: int = 40) -> tuple[Tensor, Tensor]:
-    x = zoo.vectors(n)
-    noisy = net()(x).detach() + torch.randn(n, 3, generator=torch.Generator().manual_seed(9)) * 0.3
-    return x, noisy.argmax(1)
+from support.noisy_labels import data, net
 
 
 def equal(first: pd.DataFrame, second: pd.DataFrame, tolerance: float = 1e-4) -> None:
