@@ -15,6 +15,7 @@ from typing import Any
 
 from dropscope.errors import BadInput, Phrase, first_line
 
+_LONGEST_NAME = 255  # bytes, on every usual file system
 PART = ".part-"  # prefix of what a kill between writing and renaming leaves behind
 
 
@@ -40,6 +41,29 @@ def atomic_write(path: Path, write: Callable[[Path], object]) -> Path:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+    return path
+
+
+def output_folder(out: str | Path) -> Path:
+    """The folder, if it is there or can be made. Nothing is made: a mistake is refused before any work.
+
+    Raises:
+        BadInput: If it has no name, a file lies in its place or above it, or it must not be made there.
+    """
+    if not str(out).strip():  # as of a variable that is not set; it would be the current folder
+        raise BadInput("out must name a folder", "out", str(out), "write out='results'")
+    path = Path(out)
+    found = next((at for at in (path, *path.parents) if os.path.lexists(at)), Path.cwd())
+    problem = None
+    if not os.path.isdir(found):
+        problem = f"{path}, which is a file" if found == path else f"{path}, but {found} is a file"
+    elif found != path and not os.access(found, os.W_OK | os.X_OK):
+        problem = f"{path}, but {found} must not be written to"
+    elif any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts):
+        problem = "a name that is too long"
+    if problem is not None:
+        what = "out must be a folder, or the name of a new one"
+        raise BadInput(what, "out", Phrase(problem), "choose another folder")
     return path
 
 

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from dropscope.atomic import output_folder
 from dropscope.injection import audit, find_sites
 from dropscope.model import random_state_kept
 from dropscope.placement import PlacementGrid
@@ -69,7 +70,7 @@ def train_network(images: Tensor, labels: Tensor, epochs: int = 60) -> nn.Module
 def run_demo(out: str | Path = "dropscope-demo", passes: int = 100, say: Callable[[str], None] = print) -> Run:
     """Trains a network, finds its sites, audits, sweeps, and compares the best placement with one plain pass."""
     started = time.monotonic()
-    folder = Path(out)
+    folder = output_folder(out)
     rows = folder / f"run-{passes}-passes"
     images, labels = read_digits()
     net = train_network(images[:_TRAIN], labels[:_TRAIN])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dropscope.atomic import atomic_write, read_json, same_spec
+from dropscope.atomic import atomic_write, output_folder, read_json, same_spec
 from support.errors import refused
 
 
@@ -83,3 +83,21 @@ def test_json_that_cannot_be_read_is_one_clear_error(content: bytes | None, tmp_
         read_json(path)
     assert "run.json" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["", " ", "a-file", "a-file/below/it", "a-link-to-itself", "x" * 300])
+def test_a_folder_that_cannot_be_made_is_refused_and_nothing_is_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a-file").touch()
+    Path("a-link-to-itself").symlink_to("a-link-to-itself")
+    with refused("out"):
+        output_folder(name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a-file", "a-link-to-itself"]
+
+
+def test_a_folder_that_is_there_or_new_is_taken(tmp_path: Path) -> None:
+    assert output_folder(str(tmp_path)) == tmp_path
+    assert output_folder(tmp_path / "new" / "folder") == tmp_path / "new" / "folder"
+    assert list(tmp_path.iterdir()) == []

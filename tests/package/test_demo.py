@@ -8,6 +8,7 @@ import pandas as pd
 import torch
 
 from dropscope.demo import read_digits, run_demo
+from support.errors import refused
 
 
 def test_the_whole_flow(tmp_path: Path) -> None:
@@ -25,6 +26,14 @@ def test_the_whole_flow(tmp_path: Path) -> None:
     assert run.folder is not None
     parts = list((run.folder / "rows").glob("part-*.parquet"))
     assert sum(len(pd.read_parquet(path)) for path in parts) == 999 * 5
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    said: list[str] = []
+    with refused("out"):
+        run_demo(tmp_path / "file", say=said.append)
+    assert said == []
 
 
 def test_the_data_are_always_in_the_same_order() -> None:

@@ -42,9 +42,10 @@ def rows(number: int, text: str = "a") -> pd.DataFrame:
     return pd.DataFrame({"number": [number, number], "order": [0, 1], "placement": text, "aurc": [0.1, 0.2]})
 
 
-def test_a_folder_has_a_name() -> None:
+@pytest.mark.parametrize("work", [ds.sweep, ds.plan_sweep])
+def test_a_folder_has_a_name(work: Any) -> None:
     with refused("out"):
-        Store(" ")
+        work(**given(out=" "))
 
 
 # --- a closed form ----------------------------------------------------------------------------------------------------

@@ -25,8 +25,6 @@ class Store:
     """The folder of one run; made on first use, joined when its specification is the same."""
 
     def __init__(self, folder: str | Path) -> None:
-        if not str(folder).strip():  # as of a variable that is not set; it would be the current folder
-            raise BadInput("out must name a folder", "out", str(folder), "write out='my-run'")
         self.folder = Path(folder)
         self.rows_folder = self.folder / "rows"
 

@@ -17,6 +17,7 @@ from typing_extensions import Unpack
 
 from dropscope import measures as measures_module
 from dropscope import scores as scores_module
+from dropscope.atomic import output_folder
 from dropscope.checks import check_choice, check_passes
 from dropscope.device import memory_bytes
 from dropscope.engine import PlanSummary, Session, SessionOptions, choose_engine, open_session
@@ -94,7 +95,7 @@ def sweep(
     """
     count = _kept(keep)
     asked = Asked.checked(placements, passes, measures, scores, objective, label)
-    store = None if out is None else Store(out)
+    store = None if out is None else Store(output_folder(out))
     with stage("reading the data, tracing the model", show=progress):
         session = open_session(model, data, **options)
     _check_task(session)
@@ -145,7 +146,7 @@ def plan_sweep(
             model, data, **{name: options[name] for name in SessionOptions.__annotations__ if name in options}
         )
     _check_task(session)
-    store = None if given["out"] is None else Store(given["out"])
+    store = None if given["out"] is None else Store(output_folder(given["out"]))
     job = _job(session, asked, given["engine"], given["memory"], store, compile=given["compile"], show=show)
     set_up = time.monotonic() - started
     with stage("timing a few blocks", show=show):

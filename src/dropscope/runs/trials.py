@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from dropscope.analysis import group_numbers
-from dropscope.atomic import atomic_write, read_json, same_spec
+from dropscope.atomic import atomic_write, output_folder, read_json, same_spec
 from dropscope.checks import check_passes, check_rate, finite_number
 from dropscope.data import Data
 from dropscope.engine import PlanSummary, Session, SessionOptions, open_session
@@ -166,7 +166,7 @@ def try_out(
         (40, True)
     """
     started = time.monotonic()
-    folder = None if out is None else Path(out)
+    folder = None if out is None else output_folder(out)
     run_options = {"measures": measures, "engine": engine, "progress": progress}
     trial = _prepared(model, data, budget, rates, passes, run_options, options)
     candidates = _settled(trial, folder)

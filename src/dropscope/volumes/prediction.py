@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from dropscope.atomic import atomic_write
+from dropscope.atomic import atomic_write, output_folder
 from dropscope.device import memory_bytes
 from dropscope.engine import Session, Tick, precise
 from dropscope.errors import BadInput, Phrase, first_line
@@ -122,7 +122,9 @@ def predict(
         BadInput: Before any pass, where an argument or a file cannot be used.
     """
     beside = _Beside(labels, class_names, transforms, overlays, overwrite)
-    opened = _open_prediction(model, images, Path(out), _options(placement, options, beside), beside, progress=progress)
+    opened = _open_prediction(
+        model, images, output_folder(out), _options(placement, options, beside), beside, progress=progress
+    )
     if progress is not False:
         for remark in opened.remarks:
             print(f"remark: {remark}", file=sys.stderr, flush=True)
@@ -140,7 +142,9 @@ def plan_prediction(
 ) -> PredictionPlan:
     """What `predict` would do with the same arguments: everything is checked, one window timed, nothing written."""
     beside = _Beside(**{field.name: options.pop(field.name, field.default) for field in fields(_Beside)})
-    opened = _open_prediction(model, images, Path(out), _options(placement, options, beside), beside, progress=False)
+    opened = _open_prediction(
+        model, images, output_folder(out), _options(placement, options, beside), beside, progress=False
+    )
     counts = {case.name: opened.count_windows(case) for case in opened.cases}
     left, passes = sum(counts[case.name] for case in opened.left()), opened.options.passes
     seconds = _seconds_per_window(opened.session) * left * passes if left else 0

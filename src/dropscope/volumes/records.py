@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dropscope.atomic import atomic_write, same_spec
+from dropscope.atomic import atomic_write, output_folder, same_spec
 from dropscope.errors import BadInput, Phrase, first_line
 
 NAME = "case.json"
@@ -85,10 +85,7 @@ def remove_case(folder: Path) -> None:
 
 def check_folder(out: Path, names: Sequence[str], files: Sequence[str]) -> None:
     """Refuses a folder that cannot be written to: a file lies where a folder must be, or the other way round."""
-    folders = [out / name for name in names]
-    for path in (out, *out.parents, *folders):
-        if path.exists() and not path.is_dir():
-            raise BadInput("out must be a folder, or not there yet", "out", Phrase(f"a file at {path}"), _REMEDY)
+    folders = [output_folder(out / name) for name in names]
     for path in (folder / name for folder in folders for name in (NAME, *files)):
         if path.is_dir():
             raise BadInput("out must be a folder of predictions", "out", Phrase(f"a folder at {path}"), _REMEDY)

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from dropscope.atomic import read_json
+from dropscope.atomic import output_folder, read_json
 from dropscope.device import as_device
 from dropscope.errors import BadInput, nearest
 from dropscope.report import Claim, claim_folder
@@ -104,7 +104,7 @@ class Outcome:
 
 def plan(options: Options, *, show: bool | None = None) -> Plan:
     """Reads and checks everything; raises `BadInput` before any network is trained."""
-    device = as_device(options.device)
+    device, folder = as_device(options.device), output_folder(options.out)
     preset = apply_preset(options, device)
     prepared = load_data(options, preset, show=show)
     divided, sizes, remarks = _divide(prepared, preset, options)
@@ -116,7 +116,7 @@ def plan(options: Options, *, show: bool | None = None) -> Plan:
     )
     threads = torch.get_num_threads()
     work = Work(
-        str(options.out), divided, preset.regime, preset.features, preset.passes, options.seed, str(device),
+        str(folder), divided, preset.regime, preset.features, preset.passes, options.seed, str(device),
         options.model, options.placement or default_placement(options.model, options.dropout),
         min(_THREADS, threads) if device.type == "cpu" else max(1, threads // workers),
     )  # fmt: skip

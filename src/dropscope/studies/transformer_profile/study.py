@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from dropscope.atomic import output_folder
 from dropscope.device import as_device
 from dropscope.errors import BadInput, DropscopeError, Phrase, first_line
 from dropscope.report import Claim, claim_folder
@@ -54,6 +55,7 @@ def plan(options: Options) -> Plan:
         BadInput: For an option or a data file that cannot be used.
     """
     options.check()
+    output_folder(options.out)
     device = as_device(options.device)
     preset = PRESETS[options.preset]
     if options.data is not None:

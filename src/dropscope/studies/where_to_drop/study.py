@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from dropscope.atomic import output_folder
 from dropscope.device import as_device
 from dropscope.engine import PlanSummary
 from dropscope.errors import BadInput
@@ -76,7 +77,7 @@ class Outcome:
 
 def plan(options: Options, *, dry: bool = False) -> Plan:
     """Reads and checks everything that was asked for. Where `dry`, nothing is written, not even cached images."""
-    device, folder = as_device(options.device), Path(options.out)
+    device, folder = as_device(options.device), output_folder(options.out)
     size = find_preset(options.preset, "own" if options.model else options.task)
     size = size if options.epochs is None else replace(size, epochs=options.epochs)
     if options.model is not None:
