@@ -88,6 +88,8 @@ def sentence(what: str, received: object, remedy: str) -> str:
     'passes must be at least 1, got 0. Write passes=100.'
     """
     shown = repr(received)
+    if isinstance(received, Phrase):
+        shown = shown.rstrip(".")  # a sentence of another library
     shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + "..."
     advice = remedy[:1].upper() + remedy[1:]
     return f"{what}, got {shown}. {advice}" + ("" if advice.endswith((".", "?", "!")) else ".")

@@ -40,6 +40,9 @@ FLAGS = {
         ("write placement='fc1=0.5 noise=gaussian'", "Write --placement 'fc1=0.5 noise=gaussian'."),
         ("write model='hf:CHECKPOINT'", "Write hf:CHECKPOINT."),
         ("leave text_column out", "Leave --text-column out."),
+        ("leave noise out", "Leave --noise out."),
+        ("pass the table with data=, or none", "Pass the table with --data, or none."),
+        ("raise passes= or text_column=", "Raise --passes or --text-column."),
         ("write context=False", "Write --no-context."),
         ("write context=True", "Write --context."),
         ("write show_all=True", "Write --all."),
@@ -78,6 +81,7 @@ def test_other_text_stays_as_it_is(remedy: str) -> None:
         ("model must name a file", "model", "MODEL must name a file"),
         ("data must fit the data", "data", "--data must fit the data"),  # the first mention alone
         ("the data must fit data", "data", "the data must fit --data"),  # after an article it is a plain word
+        ("the code in data='a:b' must return data", "data", "the code in --data a:b must return data"),
         ("labels must fit the data", "labels", "labels must fit the data"),
         ("roi must fit passes", "roi", "--roi must fit passes"),
         ("rate of 'roi' must be in [0, 1)", "rate of 'roi'", "rate of 'roi' must be in [0, 1)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,3 +58,15 @@ def test_named_placements_come_before_the_grid() -> None:
     assert [str(placement) for placement in chosen] == ["own", "fc1=0.5"]
     with refused("sites"):
         PlacementOptions().chosen()
+
+
+def test_many_placements_are_no_name_of_a_file() -> None:
+    assert len(read_placements(";".join(f"fc1=0.{i}" for i in range(100, 200)))) == 100
+
+
+@pytest.mark.parametrize("option", [{"rates": (0.2,)}, {"positions": ("input",)}, {"noise": ("gaussian",)}])
+def test_what_makes_a_grid_goes_with_sites(option: dict[str, Any]) -> None:
+    (name,) = option
+    assert list(PlacementOptions(sites=("fc1",), **option).chosen())
+    with refused(name):
+        PlacementOptions(placements="own", **option).chosen()

@@ -85,6 +85,7 @@ def test_what_a_file_prints_is_no_answer(write, capsys):
         ("net.py:leaves", "net.py:13: SystemExit: 3", "fix it there, until leaves() runs"),
         ("net.py:nothing", None, "end the function with a return"),
         ("net.py:weights", "OrderedDict", "return the model itself"),
+        ("net.py:empty", "parameters on the device meta", "load its weights"),
         ("broken.py:model", "broken.py:2: SyntaxError: invalid syntax", "fix it there"),
         ("imports.py:model", "imports.py:1: ModuleNotFoundError: No module named 'no_such_module_d'", "fix it there"),
         ("weights.pt", "weights.pt", "write file.py:callable; `dropscope new torch`"),
@@ -97,7 +98,8 @@ def test_a_name_that_leads_nowhere_gets_one_clear_line(write, name, received, re
         "import sys\nfrom torch import nn\nWIDTH = 3\ninstance = nn.Linear(2, 2)\ndef model():\n    return instance\n"
         "def needs(width):\n    return instance\n"
         "def fails():\n    x = 0\n    return 1 / x\ndef leaves():\n    sys.exit(3)\n"
-        "def nothing():\n    pass\ndef weights():\n    return instance.state_dict() | {}\n",
+        "def nothing():\n    pass\ndef weights():\n    return instance.state_dict() | {}\n"
+        "def empty():\n    return nn.Linear(2, 2, device='meta')\n",
     )
     write("broken.py", "import torch\ndef model(:\n")
     write("imports.py", "import no_such_module_d\n")

@@ -21,6 +21,7 @@ def test_an_error_says_what_must_hold_the_value_and_the_remedy():
         (0, "write x=1", "x must fit, got 0. Write x=1."),
         ("0", "write x=1.", "x must fit, got '0'. Write x=1."),
         (None, "did you mean 'y'?", "x must fit, got None. Did you mean 'y'?"),
+        (Phrase("It is closed."), "open it", "x must fit, got It is closed. Open it."),
         (Phrase("3 ids for 4 examples"), "leave it out!", "x must fit, got 3 ids for 4 examples. Leave it out!"),
     ],
 )

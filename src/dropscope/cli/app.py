@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +27,7 @@ class Commands(TyperGroup):
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         written = list(args)
+        _check_width()
         with _one_message(written):
             _check_text(written)
             context = super().make_context(info_name, args, parent, **extra)
@@ -76,6 +77,14 @@ def _one_message(arguments: list[str], flags: Any = dict) -> Iterator[None]:
         _refuse(BadInput(what, "file", error.filename, "check the name, its permissions and the disk"), {})
 
 
+def _check_width() -> None:
+    """Forgets a width of no columns, which some programs set for those they start: nothing would be shown in it."""
+    with suppress(ValueError):
+        if int(os.environ.get("COLUMNS", 1)) > 0:
+            return
+    del os.environ["COLUMNS"]
+
+
 def _check_text(arguments: list[str]) -> None:
     """Refuses what no file of a run could hold: bytes that are not UTF-8, which Python reads as lone surrogates."""
     for argument in arguments:
@@ -84,7 +93,8 @@ def _check_text(arguments: list[str]) -> None:
 
 
 def _refuse(error: BadInput, flags: Mapping[str, Flag]) -> None:
-    stderr().print(f"error: {in_flags(error, flags)}", style="red")
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in in_flags(error, flags))
+    stderr().print(f"error: {line}", style="red")
     raise typer.Exit(2) from error
 
 

@@ -21,10 +21,12 @@ _TOKEN = re.compile(
     | (?P<call>   \b[A-Za-z_][\w.]*\([^()]*\) )
     | (?<![\w.@\#-]) (?P<name>[A-Za-z_]\w*) =
       (?P<value> '[^'\n]*' | "[^"\n]*" | \([^()]*\) | \[[^\[\]]*\] | [^\s,;()'"]+ )
+    | (?<![\w.@\#-]) (?P<bare>[A-Za-z_]\w*) = (?=[\s,;.]|$)
     | (?<![\w.@\#-]) (?P<word>[A-Za-z_]\w*) (?![\w=(])
     """,
     re.VERBOSE,
 )
+_LEFT_OUT = re.compile(r"\bleave\s$", re.IGNORECASE)
 _AFTER_ARTICLE = re.compile(r"\b(?:a|an|the)\s$", re.IGNORECASE)
 
 
@@ -87,12 +89,15 @@ def _translate(text: str, flags: Mapping[str, Flag], subject: str | None = None)
 
     def spell(token: re.Match[str]) -> str:
         nonlocal pending
-        if (name := token["name"]) in flags:
+        if (name := token["name"] or token["bare"]) in flags:
+            pending = None if name == pending else pending
+            if token["bare"]:
+                return flags[name].text
             called = text[token.end() :].startswith("(")
             return token[0] if called else _assignment(flags[name], token["value"]) or token[0]
         word = token["word"]
         # A name with an underscore is Python wherever it stands; "data" or "model" may be a plain word.
-        if word in flags and "_" in word:
+        if word in flags and ("_" in word or _LEFT_OUT.search(text[: token.start()])):
             return flags[word].text
         if word in flags and word == pending and not _AFTER_ARTICLE.search(text[: token.start()]):
             pending = None

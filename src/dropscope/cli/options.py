@@ -127,11 +127,11 @@ def words(text: str) -> tuple[str, ...]:
 def numbers(text: str, kind: type[Number], option: str) -> tuple[Number, ...]:
     """The comma-separated numbers of an option; `kind` is int for whole numbers.
 
-    >>> numbers("0.1,0.5", float, "--rates"), numbers("5,15", int, "--n-train")
-    ((0.1, 0.5), (5, 15))
+    >>> numbers("0.1,0.5", float, "--rates"), numbers("5,15", int, "--n-train"), numbers("128x128", int, "--roi")
+    ((0.1, 0.5), (5, 15), (128, 128))
     """
-    try:
-        return tuple(kind(part) for part in words(text))
+    try:  # sides may be joined by x too, as elsewhere
+        return tuple(kind(part) for part in words(re.sub("[x×]", ",", text) if kind is int else text))
     except ValueError as error:
         noun, example = ("whole numbers", "5,15") if kind is int else ("numbers", "0.1,0.5")
         what = f"{option} must hold {noun}, comma-separated"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from dropscope.errors import BadInput, Phrase, first_line
@@ -44,9 +45,18 @@ class PlacementOptions:
             raise BadInput("--sites or --placements must be given", "sites", Phrase("neither"), remedy)
         named = [] if self.placements is None else read_placements(self.placements)
         if not self.sites:
+            self._refuse_grid()
             return named
         grid = PlacementGrid(self.sites, self.rates, self.positions, self.noise)
         return [*named, *grid] if named else grid
+
+    def _refuse_grid(self) -> None:
+        """Refuses what says how a grid is made where there is none."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("rates", "positions", "noise") and value != field.default:
+                what = f"{field.name} must go with sites, whose subsets are tried"
+                raise BadInput(what, field.name, list(value), f"write sites=fc1, or leave {field.name} out")
 
 
 def read_placements(text: str) -> list[Placement]:
@@ -58,10 +68,9 @@ def read_placements(text: str) -> list[Placement]:
     Raises:
         BadInput: For a placement that cannot be read, with its line; for a file that is missing or empty.
     """
-    path = Path(text)
-    if path.is_file():
+    if os.path.isfile(text):  # many placements are no name of a file, however long
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = Path(text).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             received = Phrase(f"{text}: {first_line(error)}")
             raise BadInput("placements must be a readable file of text", "placements", received, _REMEDY) from error

@@ -50,7 +50,8 @@ def _parameter_error(error: Any, arguments: Sequence[str], path: str) -> BadInpu
     if choice := _CHOICE.search(error.message):
         choices = re.findall(r"'([^']*)'", choice["choices"])
         remedy = nearest(choice["value"], choices)
-        remedy = remedy if remedy.startswith("did you mean") else f"write {choices[0]}"
+        if not remedy.startswith("did you mean"):
+            remedy = f"write {choices[0] if flag.positional else f'{flag.text} {choices[0]}'}"
         return BadInput(f"{flag.text} must be one of {', '.join(choices)}", name, choice["value"], remedy)
     if number := _NUMBER.search(error.message):
         noun, example = ("whole number", 1) if number["kind"].startswith("int") else ("number", 0.5)

@@ -202,7 +202,7 @@ def _class_indices(raw: list[RawBatch]) -> list[Tensor] | list[None]:
     elif all(_is_one_hot(y, x) for y, x in pairs):
         remedy = "pass labels.argmax(1); yes-or-no answers per label or pixel that only look so, as labels.bool()"
         got = Phrase(f"one-hot rows of shape {tuple(given[0].shape)}")
-        raise BadInput("labels must be class indices", "labels", got, remedy)
+        raise BadInput("the labels must be class indices", "labels", got, remedy)
     return [y.long() for y in given]
 
 
@@ -216,20 +216,20 @@ def _numbers(one: RawBatch) -> Tensor:
         if array.dtype.kind not in "biuf":
             got = labels[0] if isinstance(labels, list) and labels else type(labels).__name__
             remedy = "number the classes from 0; for two inputs and no labels write ((x1, x2), None)"
-            raise BadInput(f"labels in {one.place} must be whole numbers, one per example", "labels", got, remedy)
+            raise BadInput(f"the labels in {one.place} must be whole numbers, one per example", "labels", got, remedy)
         labels = collate.from_numpy(array)
     labels = collate.plain(labels).cpu()
     if labels.dim() == 0 or len(labels) != one.size:
         got = Phrase(f"{len(labels) if labels.dim() else 'one number'} for {one.size} inputs")
         remedy = "pass one label per example, along dimension 0; single examples go into a DataLoader first"
-        raise BadInput(f"labels in {one.place} must be as many as the inputs", "labels", got, remedy)
+        raise BadInput(f"the labels in {one.place} must be as many as the inputs", "labels", got, remedy)
     whole = not labels.is_floating_point() or bool((labels.isfinite() & (labels == labels.round())).all())
     if labels.is_complex() or not whole:
         remedy = "pass class indices: regression is not supported yet (for two inputs write ((x1, x2), None))"
         if labels.dim() > 1 and labels.shape[1] > 1:
             remedy = "pass class indices (of probabilities, labels.argmax(1)); for two inputs write ((x1, x2), None)"
         shown = labels.flatten()[:5].tolist()
-        raise BadInput(f"labels in {one.place} must be whole numbers", "labels", shown, remedy)
+        raise BadInput(f"the labels in {one.place} must be whole numbers", "labels", shown, remedy)
     return labels
 
 

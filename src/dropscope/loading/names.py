@@ -41,6 +41,9 @@ def load_model(name: str) -> LoadedModel:
     if not isinstance(module, nn.Module):
         what = f"the callable in model={name!r} must return a torch.nn.Module"
         raise BadInput(what, "model", kind_of(module), return_remedy(module, "return the model itself"))
+    if any(parameter.is_meta for parameter in module.parameters()):
+        received, remedy = Phrase("parameters on the device meta"), "load its weights onto cpu or cuda first"
+        raise BadInput(f"the callable in model={name!r} must return a model with weights", "model", received, remedy)
     return LoadedModel(name, module)
 
 

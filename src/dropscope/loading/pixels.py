@@ -212,8 +212,8 @@ def parse_normalisation(mean: Any, std: Any) -> tuple[tuple[float, ...], tuple[f
         raise BadInput(f"{absent} must be given with {given}", absent, None, remedy)
     centre, width = _per_channel(mean, "mean"), _per_channel(std, "std")
     if len(centre) != len(width):
-        got = Phrase(f"{len(centre)} and {len(width)}")
-        raise BadInput("mean and std must have as many values", "std", got, "write one per channel")
+        got = Phrase(f"{len(width)} for {len(centre)}")
+        raise BadInput("std must have as many values as the mean", "std", got, "write one per channel")
     if min(width) <= 0:
         raise BadInput("std must be positive", "std", std, "write std=0.25, or one per channel")
     return centre, width

@@ -340,7 +340,7 @@ def _refuse(options: Mapping[str, Any], kind: str, source: Any) -> None:
     for option, value in options.items():
         if value is not None and option not in allowed:
             name = repr(source) if isinstance(source, str) else type(source).__name__
-            listed = " and ".join(", ".join(allowed).rsplit(", ", 1))
+            listed = " and ".join(", ".join(f"{each}=" for each in allowed).rsplit(", ", 1))
             remedy = f"leave {option} out: {name} takes {listed}"
             fit = f"data={name}" if isinstance(source, str) else "the data"
             raise BadInput(f"{option} must fit {fit}", option, value, remedy)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,10 +70,10 @@ def find_cases(images: Iterable[str | Path]) -> list[VolumeCase]:
     cases: list[VolumeCase] = []
     for entry in images:
         path = Path(entry)
-        if path.is_dir():
+        if os.path.isdir(path):  # the names of many channels are no name of a file, however long
             cases += [_read_case_headers(name, files) for name, files in group_by_case(list_volumes(path)).items()]
         else:
-            files = [path] if path.exists() else [Path(part) for part in str(entry).split(",")]
+            files = [path] if os.path.exists(path) else [Path(part) for part in str(entry).split(",")]
             cases.append(_read_case_headers(volume_name(files[0]), files))
     if not cases:
         raise BadInput("images must name at least one volume", "images", [], "name NIfTI files or folders of them")
