@@ -59,6 +59,13 @@ def check_seed(seed: object) -> int:
     return seed
 
 
+def check_training_seed(seed: object) -> int:
+    """The seed, if torch and NumPy can draw from it; noise alone takes any whole number."""
+    if not 0 <= check_seed(seed) <= _MOST:
+        raise BadInput(f"seed must be a whole number from 0 to {_MOST:,}", "seed", seed, "write seed=0")
+    return check_seed(seed)
+
+
 def finite_number(value: object) -> float | None:
     """The value as a float, or None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):

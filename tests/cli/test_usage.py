@@ -61,6 +61,8 @@ def refusal(*arguments: str, application: Any = app) -> tuple[BadInput, str]:
         (("study", "transformer-profile", "--learning-rate", "x"), "learning_rate", "must be a number, got 'x'"),
         (("predict", "m", "--placement", "fc1=2", "--image", "i", "--out", "o"), "rate of 'fc1'", "2"),
         ((*SWEEP, "--passes", "9" * 400), "passes", "at most"),
+        (("study", "segmentation-measures", "--preset", "smoke", "--seed", "-1"), "seed", "from 0"),
+        (("study", "transformer-profile", "--data", "d.csv", "--seed", "9" * 30), "seed", "from 0"),
         (("new", "torch", "\udcff.py"), "arguments", "UTF-8"),
         (("new", "torch", "a\0.py"), "arguments", "UTF-8"),
         (("new", "torch", f"{'x' * 300}.py"), "file", "too long"),

@@ -7,7 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from dropscope.checks import check_choice, check_count, check_passes, check_rate, check_seed, finite_number
+from dropscope.checks import (
+    check_choice,
+    check_count,
+    check_passes,
+    check_rate,
+    check_seed,
+    check_training_seed,
+    finite_number,
+)
 from support.errors import refused
 
 
@@ -63,3 +71,10 @@ def test_what_is_no_seed_is_refused(seed: object) -> None:
     with refused("seed"):
         check_seed(seed)
     assert check_seed(-3) == -3
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 0.0, None])
+def test_training_needs_a_seed_that_torch_and_numpy_take(seed: object) -> None:
+    with refused("seed"):
+        check_training_seed(seed)
+    assert check_training_seed(7) == 7

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dropscope.checks import check_choice, check_count, check_literals, check_passes, check_seed
+from dropscope.checks import check_choice, check_count, check_literals, check_passes, check_training_seed
 from dropscope.errors import BadInput, Phrase
 from dropscope.studies.segmentation_measures import published
 from dropscope.studies.segmentation_measures.experiments import make_grid
@@ -125,7 +125,7 @@ def apply_preset(options: Options, device: torch.device) -> Preset:
     asked |= {name: value for name, value in counts.items() if value is not None}
     chosen = replace(preset, **asked, regime=_choose_regime(options, preset.regime).on(device))
     check_passes(chosen.passes)
-    check_seed(options.seed)
+    check_training_seed(options.seed)
     if options.workers is not None:
         check_count(options.workers, "workers", 1)
     make_grid(chosen.n_train, chosen.rates, chosen.noises)

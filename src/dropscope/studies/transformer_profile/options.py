@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dropscope.checks import check_literals, check_passes
+from dropscope.checks import check_literals, check_passes, check_training_seed
 from dropscope.errors import BadInput
 from dropscope.studies.transformer_profile.presets import PRESETS
 
@@ -78,6 +78,7 @@ class Options:
             BadInput: For the first of them.
         """
         check_literals(self)
+        check_training_seed(self.seed)
         if not isinstance(self.learning_rate, float) or not 0 < self.learning_rate < 1:
             remedy = "write learning_rate=2e-5"
             raise BadInput("learning_rate must be between 0 and 1", "learning_rate", self.learning_rate, remedy)
