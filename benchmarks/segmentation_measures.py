@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dropscope.engine.session import precise
+from dropscope.engine.session import sealed
 from dropscope.measures import SEGMENTATION, TABLE
 from dropscope.statistics.running import PassStatistics
 from dropscope.studies.segmentation_measures.networks import UNet
@@ -175,7 +175,7 @@ def on_cuda(rounds: int) -> None:
         for name in SEGMENTATION:
             TABLE[name](kept)
 
-    with torch.no_grad(), precise():
+    with torch.no_grad(), sealed():
         times = {
             "forwards, one by one": _device_ms(forward(1), rounds),
             "forwards, ten at once": _device_ms(forward(10), rounds),

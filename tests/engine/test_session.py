@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import dropscope as ds
 from dropscope.checks import check_passes
-from dropscope.engine.session import open_session, precise
+from dropscope.engine.session import open_session, sealed
 from support import zoo
 from support.errors import refused
 
@@ -176,11 +176,11 @@ def test_passes_are_whole_numbers_from_one() -> None:
             check_passes(wrong)
 
 
-def test_precise_restores_what_it_found() -> None:
+def test_a_sealed_block_restores_what_it_found() -> None:
     kept = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    with precise():
+    with sealed():
         assert not torch.backends.cudnn.allow_tf32
-    with pytest.raises(RuntimeError, match="inside"), precise():
+    with pytest.raises(RuntimeError, match="inside"), sealed():
         raise RuntimeError("inside")
     assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == kept
 

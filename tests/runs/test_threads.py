@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import dropscope as ds
-from dropscope.engine import choose_engine, open_session, precise
+from dropscope.engine import choose_engine, open_session, sealed
 from support import zoo
 
 THREADS = 4
@@ -118,7 +118,7 @@ def test_precision_is_the_process_s_and_comes_back() -> None:
 
     def inside() -> None:
         for _ in range(50):
-            with precise():
+            with sealed():
                 seen.append(torch.backends.cuda.matmul.allow_tf32)
 
     try:

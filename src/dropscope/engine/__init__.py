@@ -3,7 +3,7 @@
 from dropscope.engine.choice import choose_engine
 from dropscope.engine.engine import Engine, PassBlock, StatisticsBlock, Tick, WorkUnit, check_finite, quiet
 from dropscope.engine.loop import LoopEngine, rows_at_once
-from dropscope.engine.session import Session, SessionOptions, open_session, precise
+from dropscope.engine.session import Session, SessionOptions, open_session, sealed
 from dropscope.engine.summary import PlanSummary
 from dropscope.engine.timing import timed
 
@@ -20,8 +20,8 @@ __all__ = [
     "check_finite",
     "choose_engine",
     "open_session",
-    "precise",
     "quiet",
     "rows_at_once",
+    "sealed",
     "timed",
 ]

@@ -12,7 +12,7 @@ from dropscope.device import free_bytes
 from dropscope.engine.engine import Engine
 from dropscope.engine.graph import CaptureFailed
 from dropscope.engine.loop import LoopEngine, folds, rows_at_once
-from dropscope.engine.session import Session, precise
+from dropscope.engine.session import Session, sealed
 from dropscope.engine.shared import SharedEngine
 from dropscope.errors import BadInput, Phrase
 from dropscope.injection import ResolvedPlacement
@@ -93,7 +93,7 @@ def _difference(session: Session, folded: LoopEngine) -> float:
     number = max(range(len(folded.placements)), key=lambda i: len(folded.placements[i]))
     few = session.data.batches[0].first_two()
     plain = LoopEngine(session, folded.placements, 2)
-    with torch.no_grad(), precise():
+    with torch.no_grad(), sealed():
         fast, slow = (
             torch.cat([block.probabilities for block in engine.samples(number, few, range(2))])
             for engine in (folded, plain)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dropscope.data import Batch
 from dropscope.device import free_bytes
 from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, check_finite, quiet
-from dropscope.engine.session import Session, precise
+from dropscope.engine.session import Session, sealed
 from dropscope.engine.summary import Finish, PlanSummary, no_finish, summarise_loop
 from dropscope.engine.timing import PassTiming, expected_loop, timed
 from dropscope.injection import Noise, ResolvedPlacement
@@ -73,7 +73,7 @@ class LoopEngine:
 
     def run(self, unit: WorkUnit, needs: Collection[str], tick: Tick = quiet) -> Iterator[StatisticsBlock]:
         for batch in self.session.data.batches:
-            with torch.no_grad(), precise():
+            with torch.no_grad(), sealed():
                 plain = self.session.plain(batch)
                 chunks = []
                 for number in unit.numbers:
@@ -102,7 +102,7 @@ class LoopEngine:
         while first < passes.stop:
             count = min(at_once, passes.stop - first)
             try:
-                with torch.no_grad(), precise():
+                with torch.no_grad(), sealed():
                     p = self._forward(noise, keyed, first, count)
             except torch.OutOfMemoryError:
                 if count == 1:

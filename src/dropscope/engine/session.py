@@ -105,12 +105,12 @@ class Session:
 
     def audit(self, resolved: ResolvedPlacement, placement: Placement | str) -> Audit:
         """Raises `AuditFailed` where the placement does not take effect on the first examples."""
-        with precise():
+        with sealed():
             return audit_resolved(self._audited(), resolved, as_placement(placement)).raise_if_failed()
 
     def audit_all(self, resolved: Sequence[ResolvedPlacement], placements: Sequence[Placement]) -> None:
         """As `audit`, for every point of many placements once."""
-        with precise():
+        with sealed():
             audit_union(self._audited(), resolved, placements)
 
     def _audited(self) -> Audited:
@@ -214,7 +214,7 @@ def open_session(
         received = Phrase(f"an output of shape {tuple(shown.shape)} for {min(2, first.n)} examples")
         raise BadInput("model must return a row per example", "model", received, remedy)
     for other in _other_shapes(data):
-        with accepted(other), torch.no_grad(), precise(), state_kept(model), disturbed(model, {}, site_map):
+        with accepted(other), torch.no_grad(), sealed(), state_kept(model), disturbed(model, {}, site_map):
             other.to(where).run(model)
     for part in labels:
         check_labels(part, shown.shape[1], ignore_label)
@@ -234,7 +234,7 @@ def open_session(
 
 def _examined(model: nn.Module, call: Call, outputs: Outputs, labels: Sequence[Tensor]) -> tuple[SiteMap, Tensor]:
     """The sites, and the probabilities of a plain forward."""
-    with accepted(call), torch.no_grad(), precise(), state_kept(model):
+    with accepted(call), torch.no_grad(), sealed(), state_kept(model):
         site_map = examine(model, call)
         with disturbed(model, {}, site_map):
             return site_map, probabilities(call.run(model), outputs, labels=labels)
@@ -250,12 +250,13 @@ def _other_shapes(data: Data) -> Iterator[Call]:
 
 
 @contextmanager
-def precise() -> Iterator[None]:
-    """True fp32 in convolutions and products: cuDNN takes TF32 by default, which moves scores.
+def sealed() -> Iterator[None]:
+    """A block in which passes depend on no setting of the process, and after which the process is as it was.
 
-    The setting is the whole process's, so one thread at a time is in such a block. What a model draws there from global
-    random state, which has no effect on a model that passes its audit, leaves that state as it was; every block draws
-    something else, so that a model that is random by itself is seen to be.
+    Convolutions and products are true fp32: cuDNN takes TF32 by default, which moves scores. The setting is the whole
+    process's, so one thread at a time is in such a block. What a model draws there from global random state, which has
+    no effect on a model that passes its audit, leaves that state as it was; every block draws something else, so that
+    a model that is random by itself is seen to be.
     """
     with random_state_kept():
         seed = next(_BLOCKS)

@@ -22,7 +22,7 @@ from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, 
 from dropscope.engine.executor import Chunk, Executor, Work, can_compile, statistics_of
 from dropscope.engine.graph import Captured, CaptureFailed, capture
 from dropscope.engine.loop import LoopEngine
-from dropscope.engine.session import Session, precise
+from dropscope.engine.session import Session, sealed
 from dropscope.engine.summary import Finish, PlanSummary, no_finish, summarise_shared, work_of
 from dropscope.engine.timing import expected_shared
 from dropscope.engine.tree import Plan, Subtree, cut, grow, pick, pieces
@@ -168,7 +168,7 @@ class SharedEngine:
         self._check_alone(few)
         for forest in self.forests(batch):
             shown = self._shown(forest)
-            with torch.no_grad(), precise():
+            with torch.no_grad(), sealed():
                 try:
                     plain, reads = forest.executor.plain(few.call.to(session.device))
                     worst = float((plain - session.plain(few)).abs().max())
@@ -187,7 +187,7 @@ class SharedEngine:
         """Passes are folded into the batch, and examples run in blocks: neither may change what an example gets."""
         if few.n < 2:
             return
-        with torch.no_grad(), precise():
+        with torch.no_grad(), sealed():
             together = self.session.plain(few)
             try:
                 alone = torch.cat([self.session.plain(few.take([i])) for i in range(few.n)])
@@ -320,12 +320,12 @@ class SharedEngine:
         subtree = None if leaf < 0 else _subtree_of(forest.plan, leaf)
         for begin in range(0, batch.n, blocks.examples):
             examples = _on_device(_examples(batch, begin, begin + blocks.examples), self.session.device)
-            with torch.no_grad(), precise():
+            with torch.no_grad(), sealed():
                 plain, reads = forest.executor.plain(examples.call)
             rows = slice(begin, begin + examples.n)
             for first in range(passes.start, passes.stop, blocks.passes):
                 numbers = range(first, min(first + blocks.passes, passes.stop))
-                with torch.no_grad(), precise():
+                with torch.no_grad(), sealed():
                     if subtree is None:  # the plain placement: every pass is the plain pass
                         p = plain.expand(len(numbers), *plain.shape)
                     else:
@@ -343,7 +343,7 @@ class SharedEngine:
         self, unit: WorkUnit, forest: Forest, batch: Batch, needs: Collection[str], tick: Tick
     ) -> StatisticsBlock:
         work = Work(self.passes, needs, forest.blocks, tick)
-        with torch.no_grad(), precise():
+        with torch.no_grad(), sealed():
             plain, chunks = statistics_of(forest.executor, unit.subtrees, _on_device(batch, self.session.device), work)
             if not unit.subtrees:  # the plain placement: every pass is the plain pass
                 kept = PassStatistics(needs, plain.movedim(1, -1))

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from dropscope.atomic import atomic_write, output_folder
 from dropscope.device import memory_bytes
-from dropscope.engine import Session, Tick, precise
+from dropscope.engine import Session, Tick, sealed
 from dropscope.errors import BadInput, Phrase, first_line
 from dropscope.injection import ResolvedPlacement
 from dropscope.measures import Measure
@@ -283,7 +283,7 @@ def _other_channels(case: VolumeCase, channels: int, first: VolumeCase, wanted: 
 def _seconds_per_window(session: Session) -> float:
     batch = session.data.batches[0]
     started = time.perf_counter()
-    with torch.no_grad(), precise():
+    with torch.no_grad(), sealed():
         session.plain(batch)
     return (time.perf_counter() - started) / batch.n
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from dropscope.engine import Session, open_session, precise
+from dropscope.engine import Session, open_session, sealed
 from dropscope.errors import BadInput, DropscopeError, Phrase, first_line
 from dropscope.model import Outputs, device_of, evaluating, probabilities, random_state_kept, state_kept, unwrap
 from dropscope.volumes.labels import structure_text
@@ -181,7 +181,7 @@ def _takes(model: nn.Module, image: Tensor, windows: Windows, outputs: Outputs) 
     """Whether the network predicts every voxel of such a window, in one plain forward."""
     window = cut_out(pad(image, windows), windows, windows.origins()[0])[None].to(device_of(model))
     try:
-        with torch.no_grad(), precise(), random_state_kept(), state_kept(model), evaluating(model):
+        with torch.no_grad(), sealed(), random_state_kept(), state_kept(model), evaluating(model):
             found = probabilities(model(window), outputs, check=False)
     except (torch.OutOfMemoryError, DropscopeError):
         raise

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dropscope.data import Batch
 from dropscope.device import free_bytes
-from dropscope.engine import Engine, Session, Tick, choose_engine, precise, quiet
+from dropscope.engine import Engine, Session, Tick, choose_engine, quiet, sealed
 from dropscope.errors import BadInput, Phrase
 from dropscope.injection import ResolvedPlacement
 from dropscope.measures import Measure
@@ -188,7 +188,7 @@ class _Slab:
     def plain(self, session: Session) -> Tensor:
         """Probabilities `[1, C, *slab]` of the plain pass."""
         blend = _Blend(self, session)
-        with torch.no_grad(), precise():
+        with torch.no_grad(), sealed():
             for origins in self.batches:
                 blend.add(origins, session.plain(self._batch(origins)))
         return blend.mean()

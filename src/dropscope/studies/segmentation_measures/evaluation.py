@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from dropscope import measures as m
 from dropscope import scores
-from dropscope.engine import Engine, Tick, choose_engine, open_session, precise, quiet
+from dropscope.engine import Engine, Tick, choose_engine, open_session, quiet, sealed
 from dropscope.injection import Audit
 from dropscope.measures import Measure
 from dropscope.placement import Placement
@@ -124,7 +124,7 @@ def evaluate(
     for batch in session.data.batches:
         assert batch.labels is not None
         label = batch.labels.to(session.device)
-        with torch.no_grad(), precise():
+        with torch.no_grad(), sealed():
             plain = session.plain(batch)
             statistics = PassStatistics(needs, plain.movedim(1, -1))
             votes = PassLabels(prepared.classes, label != _IGNORED)
@@ -195,7 +195,7 @@ def compute_maps(
     needs = {"sum_p"}.union(*(measure.needs for measure in measures))
     maps = []
     for batch in engine.session.data.batches:
-        with torch.no_grad(), precise():
+        with torch.no_grad(), sealed():
             statistics = PassStatistics(needs)
             for block in engine.samples(0, batch, range(passes)):
                 for p in block.probabilities:
@@ -215,7 +215,7 @@ def measure_costs(
     Passes are kept here, so that a measure is timed without them; the faster of two runs counts.
     """
     engine = open_engine(net, prepared, [case], placement, passes, seed, device)
-    with torch.no_grad(), precise():
+    with torch.no_grad(), sealed():
         batch = engine.session.data.batches[0]
         list(engine.samples(0, batch, range(2)))  # the first forwards choose their kernels
 
