@@ -201,6 +201,21 @@ def test_a_tree_has_no_level_for_sites_it_leaves_alone() -> None:
     assert all(len(tree.levels) == 1 for tree in plan.subtrees)
 
 
+def test_a_tree_that_fans_out_once_holds_what_is_still_read() -> None:
+    everywhere = [",".join(f"{site}={rate}" for site in SITES) for rate in (0.2, 0.5)]
+    plan = plan_of(zoo.cifar(), zoo.images(2), everywhere)
+    (tree,) = plan.subtrees
+    assert (tree.fans, plan.alive(tree.steps)) == (1, 1)
+    grid = plan_of(zoo.cifar(), zoo.images(2), PlacementGrid(SITES))
+    assert [tree.fans for tree in grid.subtrees] == [4, 3, 2, 1]
+
+
+def test_a_skip_connection_keeps_its_level() -> None:
+    plan = plan_of(zoo.resnet(), zoo.images(2), ["all.conv=0.2"])
+    (tree,) = plan.subtrees
+    assert 1 < plan.alive(tree.steps) < len(tree.steps)
+
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 

@@ -59,7 +59,7 @@ def block_sizes(plan: Plan, examples: int, passes: int, memory: int, device: tor
         )
         for step, here in zip(plan.steps, levels, strict=True)
     ]
-    share = memory // (2 * max(len(steps) for here in levels for steps, _ in here) + 2)
+    share = memory // (2 * max(_levels_held(plan, subtree) for subtree in plan.subtrees) + 2)
     working = min(share, _CACHE_BYTES) if device.type == "cpu" else share
     rows = tuple(max(1, working // size) for size in heaviest)
     plain_bytes = max(sum(bytes_of(captured, node) for node in captured.nodes) // 4, 1)
@@ -82,6 +82,11 @@ def _levels(plan: Plan) -> list[list[tuple[tuple[int, ...], int]]]:
         for level, index in enumerate(steps):
             found[index].append((steps, level))
     return found
+
+
+def _levels_held(plan: Plan, subtree: Subtree) -> int:
+    """Levels whose values are in memory at once: all at which the tree fans out, then what later ones read."""
+    return min(len(subtree.steps), subtree.fans + plan.alive(subtree.steps))
 
 
 def _kept_bytes(plan: Plan, steps: tuple[int, ...], level: int, heaviest: int) -> int:

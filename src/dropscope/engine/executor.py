@@ -7,31 +7,31 @@ the numbers mean.
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from dropscope.data import Batch
 from dropscope.device import runs_kernels
 from dropscope.engine import chains, fusion, segments
+from dropscope.engine.compilation import Compiled
 from dropscope.engine.cost import Blocks
 from dropscope.engine.engine import check_finite
 from dropscope.engine.graph import feed_values
 from dropscope.engine.segments import Segment, SegmentNoise
 from dropscope.engine.tree import Plan, Step, Subtree
-from dropscope.errors import first_line
 from dropscope.model import Call
 from dropscope.noise import bits, noise_kernels, site_key, start, streams, threshold
 from dropscope.statistics import PassStatistics
 
 log = logging.getLogger("dropscope")
+
+_WORDS_KEPT = 1 << 26  # bytes of words that a block keeps for a level: to hash them again is cheap beside such work
 
 Probabilities = Callable[[Any], Tensor]
 
@@ -183,7 +183,9 @@ class _Descent:
         self.shape = (len(passes), len(keys))
         self.device = keys.device
         self.steps = [executor.plan.steps[i] for i in subtree.steps]  # of each level
-        self.words = [executor.uniform(step, keys, passes) for step in self.steps]
+        self.fans = subtree.fans
+        self._keys, self._passes = keys, passes
+        self._kept_words: dict[int, Tensor] = {}
         self.full_rows = blocks.examples * blocks.passes
 
     def descend(
@@ -211,18 +213,37 @@ class _Descent:
                 made = self._fused_middle(level, choice, held, family)
                 if made is None:
                     made = self._run(level, choice, held, chosen, family)
+                read = self.executor.plan.read_after(subtree.steps, level)
                 below = held | {node: _Held(value, level, end - begin) for node, value in made.items()}
-                yield from self.descend(level + 1, begin, end - begin, below, chosen)
+                following = self.descend(
+                    level + 1, begin, end - begin, {node: kept for node, kept in below.items() if node in read}, chosen
+                )
+                del made, below  # what nobody reads any more goes while the levels below run
+                if end == high:
+                    held = {}
+                yield from following
+
+    def words(self, level: int) -> Tensor:
+        """The words of a level's step: kept while the block runs, unless they are large."""
+        if level in self._kept_words:
+            return self._kept_words[level]
+        found = self.executor.uniform(self.steps[level], self._keys, self._passes)
+        if found.nbytes <= _WORDS_KEPT:
+            self._kept_words[level] = found
+        return found
 
     def _variants_at_once(self, level: int, each: int | None) -> int:
         """How many variants fit; whole families where a kernel takes them together."""
+        if level >= self.fans:  # no more variants than were taken at once before
+            return len(self.subtree.leaf)
         last, index = level + 1 == len(self.steps), self.subtree.steps[level]
         fits = (
             self.end is not None if last else self.fast and self.executor.middle(self.subtree.steps, level) is not None
         )
         if fits and each is not None and self.blocks.fused_rows:
             return max(each, self.blocks.fused_rows[index] // self.full_rows // each * each)
-        return max(1, self.blocks.rows[index] // self.full_rows)
+        behind = self.subtree.steps[level:] if level + 1 == self.fans else [index]
+        return max(1, min(self.blocks.rows[i] for i in behind) // self.full_rows)
 
     def _fused_end(
         self, level: int, choice: np.ndarray, held: dict[fx.Node, _Held], family: _Family | None
@@ -233,7 +254,7 @@ class _Descent:
         if entry is None:
             return None
         lowest, gain = _parameters(self.steps[level], choice, self.device)
-        words = self.words[level].reshape(self.rows, -1)
+        words = self.words(level).reshape(self.rows, -1)
         hidden = entry.reshape(family.parents, -1, entry.shape[-1]) if level else entry.unsqueeze(0)
         children = family.each if level else len(choice)
         return Sums(self.end.sums(hidden, words, lowest, gain, self.plain, self.shape[0], children), self.shape[0])
@@ -250,7 +271,7 @@ class _Descent:
             return None
         lowest, gain = _parameters(self.steps[level], nested, self.device)
         value = entry.reshape(family.parents, -1, *entry.shape[1:]) if level else entry.unsqueeze(0)
-        words = self.words[level].reshape(self.rows, -1)
+        words = self.words(level).reshape(self.rows, -1)
         return {self.steps[level + 1].node: part.run(value, words, lowest, gain, self.shape[1])}
 
     def _entry(self, level: int, held: dict[fx.Node, _Held], family: _Family | None) -> Tensor | None:
@@ -280,7 +301,7 @@ class _Descent:
             whole = family is not None and family.parents == entry.variants and entry.level == level - 1
             parent = family.each if whole and family is not None else self._index(chosen[entry.level])
         value = self.reads[step.node] if entry is None else entry.value
-        noise = SegmentNoise(variants * self.rows, variants * self.shape[0], self.words[level], lowest, gain, parent)
+        noise = SegmentNoise(variants * self.rows, variants * self.shape[0], self.words(level), lowest, gain, parent)
         given: list[Any] = []
         for read in part.reads:
             if read.level is None:
@@ -364,30 +385,3 @@ def pass_statistics(
     for _, kept in found.values():
         check_finite(kept.mean)
     return list(found.values())
-
-
-def can_compile(device: torch.device) -> bool:
-    """Whether torch.compile can work here: on a CPU it needs a C++ compiler, on a GPU Triton."""
-    if device.type == "cuda":
-        return runs_kernels(device)
-    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
-
-
-class Compiled(nn.Module):
-    """A module compiled at its first call, for rows of any number."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.eager = module
-        self._fast: Any = torch.compile(module, dynamic=True)
-
-    def forward(self, *given: Any) -> Any:
-        if self._fast is not None:
-            try:
-                return self._fast(*given)
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # whatever a compiler raises, the eager module does the same work
-                log.warning("a segment runs uncompiled: %s", first_line(error))
-                self._fast = None
-        return self.eager(*given)

@@ -59,6 +59,13 @@ class Captured:
         """(dimension that grows with the batch, indices per example); None for a value that all examples share."""
         return _batch_dimension(node.meta.get("val"), self.symbol)
 
+    def rebuilt_inputs(self, node: fx.Node) -> list[fx.Node]:
+        """The inputs of a node, looking through those that count rows: they are rebuilt, so their own are read."""
+        found = []
+        for a in node.all_input_nodes:
+            found += self.rebuilt_inputs(a) if a in self.counts_rows else [a]
+        return found
+
 
 def feed_values(call: Call) -> list[Tensor]:
     """The tensors of a call in the order of `Captured.feeds`."""

@@ -350,7 +350,7 @@ def _narrow_convolution(
     x, weight, bias, out, pixels_of_all, channels: tl.constexpr, outputs: tl.constexpr, height, width,
     biased: tl.constexpr, part: tl.constexpr, columns: tl.constexpr, rows: tl.constexpr,
 ):  # fmt: skip
-    """`rows` pixels, all outputs: for each tap a product of [outputs, channels] and [channels, pixels]."""
+    """`rows` pixels, all outputs: for each tap products of [outputs, channels] and [channels, pixels]."""
     at = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
     column = tl.arange(0, columns)
     pixels = height * width
@@ -359,19 +359,21 @@ def _narrow_convolution(
     here = at < pixels_of_all
     channel = tl.arange(0, part)
     total = tl.zeros((columns, rows), dtype=tl.float32)
-    for tap in tl.static_range(9):
+    for tap in range(9):  # unrolled, the taps would take all registers
         y, z = up + tap // 3 - 1, along + tap % 3 - 1
         there = here & (y >= 0) & (y < height) & (z >= 0) & (z < width)
         start_of = image * (channels * pixels) + y * width + z
-        value = tl.load(
-            x + start_of[None, :] + (channel * pixels)[:, None], mask=there[None, :] & (channel < channels)[:, None],
-            other=0.0,
-        )  # fmt: skip
-        w = tl.load(
-            weight + tap * outputs * channels + column[:, None] * channels + channel[None, :],
-            mask=(column < outputs)[:, None] & (channel < channels)[None, :], other=0.0,
-        )  # fmt: skip
-        total = tl.dot(w, value, total, input_precision="tf32x3")
+        for first in range(0, channels, part):
+            unit = first + channel
+            value = tl.load(
+                x + start_of[None, :] + (unit * pixels)[:, None], mask=there[None, :] & (unit < channels)[:, None],
+                other=0.0,
+            )  # fmt: skip
+            w = tl.load(
+                weight + (tap * outputs + column[:, None]) * channels + unit[None, :],
+                mask=(column < outputs)[:, None] & (unit < channels)[None, :], other=0.0,
+            )  # fmt: skip
+            total = tl.dot(w, value, total, input_precision="tf32x3")
     if biased:
         total += tl.load(bias + column, mask=column < outputs, other=0.0)[:, None]
     to = (image * outputs * pixels + pixel)[None, :] + (column * pixels)[:, None]
@@ -390,7 +392,6 @@ def narrow_convolution(value: Tensor, weight: Tensor, bias: Tensor | None) -> Te
     if pixels:
         _narrow_convolution[(triton.cdiv(pixels, tile),)](
             value, taps, taps if bias is None else bias, out, pixels, channels, outputs, height, width,
-            bias is not None, max(16, triton.next_power_of_2(channels)), max(16, triton.next_power_of_2(outputs)), tile,
-            num_warps=4, num_stages=2,
+            bias is not None, 16, max(16, triton.next_power_of_2(outputs)), tile, num_warps=4, num_stages=1,
         )  # fmt: skip
     return out

@@ -152,21 +152,13 @@ def _plain_reads(plan: Plan) -> list[fx.Node]:
                 found.add(plan.steps[index].node)
             for node in plan.segment(steps, level):
                 found.update(
-                    a for a in _rebuilt_inputs(plan.captured, node) if a not in inside and a not in plan.captured.fixed
+                    a for a in plan.captured.rebuilt_inputs(node) if a not in inside and a not in plan.captured.fixed
                 )
     return sorted((n for n in found if _is_tensor(n)), key=plan.captured.position.__getitem__)
 
 
 def _is_tensor(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), Tensor)
-
-
-def _rebuilt_inputs(captured: Captured, node: fx.Node) -> list[fx.Node]:
-    """The inputs of a node, looking through those that count rows: they are rebuilt, so their own inputs are read."""
-    found = []
-    for a in node.all_input_nodes:
-        found += _rebuilt_inputs(captured, a) if a in captured.counts_rows else [a]
-    return found
 
 
 def segment(plan: Plan, steps: tuple[int, ...], level: int) -> Segment:
@@ -219,11 +211,7 @@ def _outputs(plan: Plan, steps: tuple[int, ...], level: int, nodes: list[fx.Node
     made = [plan.steps[steps[level]].node, *nodes]
     if level + 1 == len(steps):
         return tuple(n for n in pytree.tree_leaves(plan.captured.output) if isinstance(n, fx.Node) and n in set(made))
-    later: set[fx.Node] = {plan.steps[steps[level + 1]].node}
-    for i in range(level + 1, len(steps)):
-        for node in plan.segment(steps, i):
-            later.update(_rebuilt_inputs(plan.captured, node))
-    later.update(n for n in pytree.tree_leaves(plan.captured.output) if isinstance(n, fx.Node))
+    later = plan.read_after(steps, level)
     return tuple(node for node in made if node in later)
 
 

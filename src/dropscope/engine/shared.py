@@ -17,9 +17,10 @@ from torch import Tensor
 
 from dropscope.data import Batch
 from dropscope.device import runs_kernels
+from dropscope.engine.compilation import can_compile
 from dropscope.engine.cost import Blocks, block_sizes, multiply_adds
 from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, quiet
-from dropscope.engine.executor import Chunk, Executor, Work, can_compile, statistics_of
+from dropscope.engine.executor import Chunk, Executor, Work, statistics_of
 from dropscope.engine.graph import Captured, CaptureFailed, capture
 from dropscope.engine.loop import LoopEngine
 from dropscope.engine.session import Session, sealed

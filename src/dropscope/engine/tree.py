@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
+from torch.utils import _pytree as pytree
 
 from dropscope.engine.graph import Captured, CaptureFailed
 from dropscope.injection import ResolvedPlacement, SiteNoise
@@ -63,6 +64,12 @@ class Subtree:
     levels: tuple[Level, ...]  # one per step
     leaf: NDArray[np.int64]
 
+    @property
+    def fans(self) -> int:
+        """Levels up to the last at which variants grow in number; behind it each variant has one child a level."""
+        counts = [1, *(len(level.parent) for level in self.levels)]
+        return max((i for i in range(1, len(counts)) if counts[i] > counts[i - 1]), default=1)
+
 
 @dataclass(frozen=True, eq=False)
 class Plan:
@@ -99,6 +106,24 @@ class Plan:
         end = position[self.steps[steps[level + 1]].node] if level + 1 < len(steps) else len(position)
         inside = self.stochastic(steps)
         return [node for node in self.captured.nodes if start < position[node] <= end and node in inside]
+
+    def read_after(self, steps: tuple[int, ...], level: int) -> frozenset[fx.Node]:
+        """What levels behind this one read, or the caller does."""
+        if ("read", steps, level) not in self._known:
+            later = {self.steps[i].node for i in steps[level + 1 :]}
+            for i in range(level + 1, len(steps)):
+                for node in self.segment(steps, i):
+                    later.update(self.captured.rebuilt_inputs(node))
+            later.update(n for n in pytree.tree_leaves(self.captured.output) if isinstance(n, fx.Node))
+            self._known["read", steps, level] = frozenset(later)
+        return self._known["read", steps, level]
+
+    def alive(self, steps: tuple[int, ...]) -> int:
+        """Levels whose values are held at once, at most, when what nobody reads any more is dropped."""
+        made = [{self.steps[i].node, *self.segment(steps, level)} for level, i in enumerate(steps)]
+        return max(
+            sum(bool(made[i] & self.read_after(steps, level)) for i in range(level + 1)) for level in range(len(steps))
+        )
 
 
 def grow(captured: Captured, vectors: Sequence[ResolvedPlacement]) -> Plan:
