@@ -56,6 +56,8 @@ def refusal(*arguments: str, application: Any = app) -> tuple[BadInput, str]:
         ((*SWEEP, "--passes", "5", "--passes"), "--passes", "must have a value"),
         ((*SWEEP, "--outputs", "logit"), "outputs", "'logits'"),
         ((*SWEEP, "--objective", "auroc"), "objective", "'error_auroc'"),
+        ((*SWEEP, "--outputs", "it's"), "outputs", 'got "it\'s". Did you mean'),
+        ((*SWEEP, "--outputs", "\x07"), "outputs", r"got '\x07'. Write --outputs logits"),
         (("new", "keras"), "framework", "FRAMEWORK must be one of torch, hf, monai, got 'keras'"),
         (("study", "where-to-drop", "--data", "d", "--task", "cifar"), "task", "'cifar10'"),
         (("study", "transformer-profile", "--learning-rate", "x"), "learning_rate", "must be a number, got 'x'"),

@@ -5,6 +5,7 @@ Click finds them, with words that differ between its versions. See `flags` for e
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from dropscope.cli.flags import flags_of
 from dropscope.errors import BadInput, Phrase, nearest
 
-_CHOICE = re.compile(r"'(?P<value>.*)' is not one of (?P<choices>'.*')\.?$", re.DOTALL)
+_CHOICE = re.compile(r"(?P<value>'.*'|\".*\") is not one of (?P<choices>'.*')\.?$", re.DOTALL)
 _NUMBER = re.compile(r"valid (?P<kind>integer|int|number|float)\b")
 _EXTRA = re.compile(r"extra arguments?(?:\(s\))? \((?P<extra>.*)\)", re.DOTALL)
 
@@ -49,15 +50,24 @@ def _parameter_error(error: Any, arguments: Sequence[str], path: str) -> BadInpu
     written = _written(parameter.opts, arguments)
     if choice := _CHOICE.search(error.message):
         choices = re.findall(r"'([^']*)'", choice["choices"])
-        remedy = nearest(choice["value"], choices)
+        value = _unquoted(choice["value"])
+        remedy = nearest(value, choices)
         if not remedy.startswith("did you mean"):
             remedy = f"write {choices[0] if flag.positional else f'{flag.text} {choices[0]}'}"
-        return BadInput(f"{flag.text} must be one of {', '.join(choices)}", name, choice["value"], remedy)
+        return BadInput(f"{flag.text} must be one of {', '.join(choices)}", name, value, remedy)
     if number := _NUMBER.search(error.message):
         noun, example = ("whole number", 1) if number["kind"].startswith("int") else ("number", 0.5)
         example = example if parameter.default is None else parameter.default
         return BadInput(f"{flag.text} must be a {noun}", name, written, f"write {flag.text} {example}")
     return BadInput(f"{flag.text} must be a value that can be read", name, written, error.message)
+
+
+def _unquoted(text: str) -> str:
+    """A value that stands in a message as Python writes it, or between quotes as it is."""
+    try:
+        return str(ast.literal_eval(text))
+    except (ValueError, SyntaxError):
+        return text[1:-1]
 
 
 def _written(flags: Sequence[str], arguments: Sequence[str]) -> str:

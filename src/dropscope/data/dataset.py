@@ -148,7 +148,7 @@ def check_labels(labels: Tensor, classes: int, ignore_label: int | None = None) 
         remedy = f"pass ignore_label={value} if that marks what has no label, or leave those examples out"
     else:
         remedy = "check that these labels and the model's classes are the same set"
-    what = f"labels must be 0 to {classes - 1} for a model of {classes} classes"
+    what = f"the labels must be 0 to {classes - 1} for a model of {classes} classes"
     raise BadInput(what, "labels", Phrase(f"{value} ({count} such of {labels.numel()})"), remedy)
 
 

@@ -221,7 +221,7 @@ def open_session(
     if labels and labels[0].shape[1:] != shown.shape[2:]:
         remedy = "pass one class index per prediction: [N] for classification, [N, *spatial] for dense outputs"
         received = Phrase(f"shape {tuple(labels[0].shape)}")
-        raise BadInput("labels must have the shape of the predictions", "labels", received, remedy)
+        raise BadInput("the labels must have the shape of the predictions", "labels", received, remedy)
     if precision == "bf16":
         shadows = Shadows(copy.deepcopy(model).to(torch.bfloat16))
     classes, dense = shown.shape[1], shown.dim() > 2
