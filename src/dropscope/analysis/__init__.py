@@ -1,6 +1,7 @@
 """Statistics over tables of results. Nothing here sees a model."""
 
 from dropscope.analysis.contrasts import cohens_d, difference_of_means, paired_d, rank_correlation, sign_test
+from dropscope.analysis.crossed import crossed_difference, crossed_mean
 from dropscope.analysis.effects import Choice, effect_over_networks, paired_differences, pairwise_contrasts, trends
 from dropscope.analysis.inference import Estimate, bootstrap_p, holm, over_clusters, over_networks
 from dropscope.analysis.placements import (
@@ -31,6 +32,8 @@ __all__ = [
     "bootstrap_p",
     "bootstrap_scores",
     "cohens_d",
+    "crossed_difference",
+    "crossed_mean",
     "difference_of_means",
     "differences_over_patients",
     "effect_over_networks",
