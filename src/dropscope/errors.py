@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable
 
 _SHOWN = 200  # characters of a received value
+_ALIKE = 0.5  # likeness of a name that may have been meant, from 0 to 1
+_AS_CLOSE = 0.05  # how much less alike a second suggestion may be
 
 
 class DropscopeError(Exception):
@@ -77,6 +79,10 @@ class MissingExtra(BadInput):
         return type(self), self._arguments
 
 
+class CheckpointNotFound(BadInput):
+    """A checkpoint whose files are in no folder, not in the cache, and not on a Hub that can be reached."""
+
+
 class AuditFailed(DropscopeError, RuntimeError):
     """Noise that did not take effect as a placement asks, or something else that moved."""
 
@@ -105,20 +111,25 @@ def first_line(error: BaseException, length: int = 160) -> str:
     return lines[0].rstrip()[:length] if lines else type(error).__name__
 
 
-def nearest(name: str, valid: Iterable[str], count: int = 3) -> str:
+def nearest(name: str, valid: Iterable[str]) -> str:
     """A remedy: the valid names closest to what was written. Those that begin with it or hold it as a word come first.
 
-    >>> nearest("cnv1", ["conv1", "conv2", "fc1"])
-    "did you mean 'conv1' or 'conv2'?"
+    A second one is named only where it is about as close as the first.
+
+    >>> nearest("cnv1", ["conv1", "conv2", "fc1"]), nearest("conv", ["conv1", "conv2", "fc1"])
+    ("did you mean 'conv1'?", "did you mean 'conv1' or 'conv2'?")
     >>> nearest("AUROC", ["aurc", "error_auroc"])
     "did you mean 'error_auroc'?"
     """
-    names = list(valid)
+    names = list(dict.fromkeys(valid))
     written = name.casefold()
     same = [n for n in names if n.casefold() == written]
     begun = [n for n in names if written and n.casefold().startswith(written)]
     close = same or list(dict.fromkeys(begun + [n for n in names if written in re.split(r"[\W_]", n.casefold())]))
-    close = close or difflib.get_close_matches(name, names, n=count, cutoff=0.4)
+    if not close:
+        close = difflib.get_close_matches(name, names, n=2, cutoff=_ALIKE)
+        first, *others = [difflib.SequenceMatcher(None, n, name).ratio() for n in close] or [0.0]
+        close = close[: 1 + any(other >= first - _AS_CLOSE for other in others)]
     if close:
         return "did you mean " + " or ".join(repr(n) for n in close[:2]) + "?"
     listed = ", ".join(repr(n) for n in names[:8])

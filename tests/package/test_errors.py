@@ -23,6 +23,7 @@ def test_an_error_says_what_must_hold_the_value_and_the_remedy():
         (None, "did you mean 'y'?", "x must fit, got None. Did you mean 'y'?"),
         (Phrase("It is closed."), "open it", "x must fit, got It is closed. Open it."),
         (Phrase("3 ids for 4 examples"), "leave it out!", "x must fit, got 3 ids for 4 examples. Leave it out!"),
+        (Phrase("no answer from the disk."), "check it", "x must fit, got no answer from the disk. Check it."),
     ],
 )
 def test_a_sentence_has_one_form(received, remedy, text):
@@ -90,6 +91,14 @@ def test_nearest_suggests_or_lists():
     assert nearest("fc", ["fc1", "conv1"]) == "did you mean 'fc1'?"
     assert nearest("zzz", ["fc1", "conv1"]) == "use one of 'fc1', 'conv1'"
     assert nearest("zzz", [f"layer{i}" for i in range(10)]).endswith("(and 2 more)")
+
+
+def test_a_second_suggestion_is_about_as_close_as_the_first():
+    assert nearest("conv", ["conv1", "conv2", "fc1"]) == "did you mean 'conv1' or 'conv2'?"
+    assert nearest("fc9", ["fc1", "fc2"]).count("fc") == 2
+    assert nearest("cnv1", ["conv1", "conv2", "fc1"]) == "did you mean 'conv1'?"
+    assert nearest("passess", ["--passes", "--placement"]) == "did you mean '--passes'?"
+    assert nearest("swep", ["sweep", "sites"]) == "did you mean 'sweep'?"
 
 
 def test_nearest_prefers_a_name_that_holds_the_word():
