@@ -177,6 +177,21 @@ def test_a_group_that_is_also_a_site_must_be_distinguished() -> None:
     assert rates("all.head=.2", found) == rates("last=.2", found) == {"head@input": 0.2}
 
 
+def test_a_name_whose_group_has_no_sites_here_is_the_site() -> None:
+    class Classifier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv1, self.linear = nn.Conv2d(3, 4, 3), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(F.relu(self.conv1(x)).mean((2, 3)))
+
+    found = site_map(zoo.seeded(Classifier), zoo.images())
+    assert rates("linear=.2", found) == {"linear@output": 0.2}
+    with refused("placement"):
+        rates("all.linear=.2", found)
+
+
 def test_a_site_and_a_group_of_one_name_that_are_the_same_are_no_question() -> None:
     found = site_map(zoo.multihead(), zoo.sequences())
     assert rates("attention=.2", found) == rates("all.attention=.2", found) == {"attention@weights": 0.2}

@@ -1,8 +1,8 @@
 """Resolution of placements on a model: names and groups become points, each with its rate, noise and mask.
 
 Owns what `attention`, `last`, `own` … mean, and refuses what names nothing. An explicit call wins over a site, a site
-over a group, a group over `own`. A name that a site and a group share is refused where the two differ: `all.conv` is
-always the group, `conv@output` the site. It runs nothing.
+over a group, a group over `own`. A name that a site and a group share is refused where the two differ and the group has
+sites here: `all.conv` is always the group, `conv@output` the site. It runs nothing.
 """
 
 from __future__ import annotations
@@ -69,13 +69,12 @@ def _is_group(term: Term, site_map: SiteMap) -> bool:
     if term.position != "auto" or term.call is not None:
         return False
     named, grouped = _at_position(term, sites), _group(term.name, site_map)
-    if set(named) == set(grouped):
-        return True
-    site, group = f"{named[0].name}@{named[0].position}={term.rate:g}", f"all.{term.name}={term.rate:g}"
+    if not grouped or set(named) == set(grouped):
+        return bool(grouped)
     shown = ", ".join(point.address for point in grouped[:2]) + (", …" if len(grouped) > 2 else "")
-    remedy = f"write {site} for the site" + (f", {group} for the group ({shown})" if grouped else "")
+    site, group = f"{named[0].name}@{named[0].position}={term.rate:g}", f"all.{term.name}={term.rate:g}"
     what = f"placement must say which {term.name!r} it means: a group and a site of this model have that name"
-    raise BadInput(what, "placement", str(term), remedy)
+    raise BadInput(what, "placement", str(term), f"write {site} for the site, {group} for the group ({shown})")
 
 
 def _points(term: Term, site_map: SiteMap) -> list[Point]:

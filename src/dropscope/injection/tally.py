@@ -130,10 +130,10 @@ def disagreement_of_own(tally: Tally, rate: float, sites: int) -> str | None:
     if tally.units == 0:
         return "no unit was above 0, so nothing could be disturbed"
     if not math.isfinite(tally.squares):
-        return "its factors are not finite"
+        return "its factors are not finite: bound what it takes the logarithm of, or divides by"
     # Whatever the noise, at its rate or more of the units something happens: none of many is no chance.
     if tally.squares == 0 and tally.units * math.log1p(-rate) < math.log(_FALSE_ALARM / max(sites, 1)):
-        return f"every factor on {tally.units} units is 1"
+        return f"every factor on {tally.units} units is 1: let it return other factors at a rate above 0"
     return None
 
 
