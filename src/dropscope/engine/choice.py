@@ -32,6 +32,7 @@ def choose_engine(
     memory: int | None = None,
     *,
     fixed: bool = False,
+    verified: bool = True,
 ) -> Engine:
     """The engine for these placements.
 
@@ -43,6 +44,7 @@ def choose_engine(
             "loop" (or "reference") takes the plain loop.
         memory: Bytes to plan with; what is free, if None.
         fixed: Whether block sizes must stay as planned, because a folder holds results of them.
+        verified: Whether every site is compared with the loop; else one placement is, which is enough to plan by.
 
     Raises:
         BadInput: For an unknown engine, or where the shared one is asked for and cannot run.
@@ -58,7 +60,8 @@ def choose_engine(
             raise BadInput("engine must be the loop for precision='bf16'", "engine", engine, remedy)
         return folded_loop(session, placements, passes, memory, "precision bf16 runs in the loop")
     try:
-        return SharedEngine.build(session, placements, passes, memory or free_bytes(session.device), fixed=fixed)
+        free = memory or free_bytes(session.device)
+        return SharedEngine.build(session, placements, passes, free, fixed=fixed, verified=verified)
     except CaptureFailed as reason:
         if engine == "shared":
             received = Phrase(f"one that cannot be captured: {reason}")

@@ -102,8 +102,12 @@ class SharedEngine:
         memory: int,
         *,
         fixed: bool = False,
+        verified: bool = True,
     ) -> SharedEngine:
-        """Captures the model for every shape of batch, plans the placements, and verifies both against the loop."""
+        """Captures the model for every shape of batch, plans the placements, and verifies both against the loop.
+
+        What is only planned need not be `verified` at every site.
+        """
         if session.device.type == "cuda":
             session = session.with_data(session.data.rebatched(_CUDA_EXAMPLES))  # few, large kernels
         engine = cls(session, placements, passes, memory, fixed=fixed)
@@ -112,7 +116,7 @@ class SharedEngine:
             count = len(signatures)
             raise CaptureFailed(f"the batches have {count} different shapes: pad them to at most {_SIGNATURES}")
         for batch in signatures.values():
-            engine._verify(batch)
+            engine._verify(batch, every_site=verified)
         return engine
 
     def compiles(self, *, asked: bool | None) -> bool:
@@ -161,14 +165,14 @@ class SharedEngine:
         blocks = block_sizes(plan, sizes, self.passes, self._memory, session.device)
         return Forest(numbers, plan, executor, blocks, named)
 
-    def _verify(self, batch: Batch) -> None:
+    def _verify(self, batch: Batch, *, every_site: bool = True) -> None:
         """Two examples × two passes of some placements, every site among them, against the plain loop, and each example
         by itself: a mismatch means the plain path."""
         session, few = self.session, batch.first_two()
         loop = LoopEngine(session, self.placements, 2)
         self._check_alone(few)
         for forest in self.forests(batch):
-            shown = self._shown(forest)
+            shown = self._shown(forest) if every_site else self._shown(forest)[:1]
             with torch.no_grad(), sealed():
                 try:
                     plain, reads = forest.executor.plain(few.call.to(session.device))

@@ -110,16 +110,17 @@ def _time_group(
     middle = len(subtree.leaf) // 2
     piece = cut(subtree, middle, middle + 1)
     first = _time_passes(shared, forest, piece, 1, needs)
-    found = _time_passes(shared, forest, piece, None, needs)
+    found = one = _time_passes(shared, forest, piece, None, needs)
     fitting = min(_PLACEMENTS, int((budget - first.seconds - found.seconds) / max(2 * found.seconds, 1e-6)))
     if fitting > 1 and len(subtree.leaf) > 1:
         ranges = pieces(subtree, fitting)
         piece = cut(subtree, *ranges[len(ranges) // 2])
-    again = min((_time_passes(shared, forest, piece, None, needs) for _ in range(2)), key=lambda t: t.seconds)
+        found = _time_passes(shared, forest, piece, None, needs)
+    again = min(found, _time_passes(shared, forest, piece, None, needs), key=lambda t: t.seconds)
     rate = again.seconds / (again.passes * again.examples) / max(sum(load.of(piece)), 1)
     device = shared.session.device
     finishing = timed(lambda: [finish(kept) for _, kept in again.statistics], device, 2)
-    return _GroupTiming(rate, max(0.0, first.seconds - found.seconds), finishing / len(piece.leaf) / again.examples)
+    return _GroupTiming(rate, max(0.0, first.seconds - one.seconds), finishing / len(piece.leaf) / again.examples)
 
 
 def _time_plain(shared: SharedEngine, forest: Forest) -> float:

@@ -225,7 +225,7 @@ def audit_resolved(audited: Audited, resolved: ResolvedPlacement, placement: Pla
         _finding(point, spec, tallies.get(point), effect=effects.get(point), sites=len(resolved))
         for point, spec in resolved.items()
     )
-    by_itself = "what it does to an example depends on the others of its batch"
+    by_itself = "what it does to an example depends on the others of its batch: compute each row from its own uniforms"
     judged = tuple(
         replace(finding, problem=finding.problem or by_itself) if point in coupled else finding
         for point, finding in zip(resolved, findings, strict=True)
@@ -303,12 +303,18 @@ def _same_alone(spec: SiteNoise, before: Tensor, after: Tensor, keys: Tensor) ->
 
 
 def _effects(audited: Audited, resolved: ResolvedPlacement) -> dict[Point, bool]:
-    """For each site, whether the output changes when it alone gets noise."""
+    """For each site, whether the output changes when it alone gets noise: on two examples, or on all of them."""
     if len(resolved) > _EFFECTS_AT_MOST:
         return {}
-    with audited.disturbed({}):
-        plain = audited.forward()
-    return {point: _moves(audited, {point: spec}, plain) for point, spec in resolved.items()}
+    moved: dict[Point, bool] = {}
+    for examples in sorted({min(2, audited.call.examples), audited.call.examples}):
+        few = replace(audited, call=audited.call.take(range(examples)))
+        still = {point: spec for point, spec in resolved.items() if not moved.get(point)}
+        if still:
+            with few.disturbed({}):
+                plain = few.forward()
+            moved |= {point: _moves(few, {point: spec}, plain) for point, spec in still.items()}
+    return {point: moved[point] for point in resolved}
 
 
 def _moves(audited: Audited, alone: ResolvedPlacement, plain: list[Tensor]) -> bool:
@@ -358,7 +364,8 @@ def _shifts(resolved: ResolvedPlacement, tallies: dict[Point, Tally]) -> Iterabl
     for point, spec in resolved.items():
         shift = tallies[point].shift if spec.own is not None and point in tallies else None
         if shift is not None:
-            yield f"the factors of {spec.noise!r} at {point.address} average {1 + shift:.2f}, not 1: passes shift"
+            found = f"the factors of {spec.noise!r} at {point.address} average {1 + shift:.2f}, not 1: passes shift"
+            yield f"{found}; divide what it returns by its mean, as dropout divides by 1 - rate"
 
 
 def _remarks(placement: Placement, resolved: ResolvedPlacement, site_map: SiteMap) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""Candidates of a first try: placements worth trying on a model that nobody has looked at, and how many fit a budget.
+"""Candidates of a first try: placements worth trying on a model that nobody has looked at, and what fits a budget.
 
 Owns what is tried where no sites are named: the model's own dropout, the input of the last layer, the last block, and
 every single site, at a few rates.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from dropscope.display import headed
 from dropscope.errors import BadInput
 from dropscope.injection import SiteMap, resolve
 from dropscope.placement import Placement
 from dropscope.progress import format_duration
+from dropscope.runs.verdicts import short_placement
 
 _TRIED = ("conv", "linear", "recurrent", "ffn", "attention")
 _IN_BLOCKS = ("conv", "linear", "recurrent", "ffn")  # what `all` stands for
@@ -32,6 +35,7 @@ class Candidates:
         rates: Rates of each single site.
         passes: Passes per placement.
         remarks: What was left out, and why.
+        left_out: The single sites that were.
     """
 
     first: tuple[Placement, ...]
@@ -39,6 +43,7 @@ class Candidates:
     rates: tuple[float, ...]
     passes: int
     remarks: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, site_map: SiteMap, rates: Sequence[float], passes: int) -> Candidates:
@@ -51,14 +56,18 @@ class Candidates:
         sites = dict.fromkeys(site.name for site in site_map.sites if site.kind in _TRIED)
         fit = tuple(name for name in sites if _resolves(Placement({name: rates[0]}), site_map))
         kept = spread(fit, _MOST_SITES)
-        left_out = (f"{len(kept)} of {len(fit)} single sites, spread over the depth",) if len(kept) < len(fit) else ()
-        return cls(tuple(first), kept, tuple(rates), passes, left_out)
+        left_out = tuple(name for name in fit if name not in kept)
+        remarks = (f"{len(kept)} of {len(fit)} single sites, spread over the depth",) if left_out else ()
+        return cls(tuple(first), kept, tuple(rates), passes, remarks, left_out)
 
     @property
     def placements(self) -> list[Placement]:
         """All of them, each once."""
-        single = (Placement({site: rate}) for site in self.sites for rate in self.rates)
-        return list(dict.fromkeys((*self.first, *single)))
+        return list(dict.fromkeys((*self.first, *(placement for site in self.sites for placement in self.at(site)))))
+
+    def at(self, site: str) -> list[Placement]:
+        """A single site at every rate."""
+        return [Placement({site: rate}) for rate in self.rates]
 
     def within(self, expected: float, budget: float, asked: float | None = None) -> Candidates:
         """What fits a budget, where all would take `expected` seconds: fewer passes first, then fewer sites.
@@ -79,7 +88,56 @@ class Candidates:
         reason = (
             f"to keep to a budget of {format_duration(asked or budget)} (all would take {format_duration(expected)})"
         )
-        return replace(self, sites=kept, passes=passes, remarks=(*self.remarks, f"{' and '.join(remarks)}, {reason}"))
+        left_out = (*self.left_out, *(site for site in self.sites if site not in kept))
+        said = (*self.remarks, f"{' and '.join(remarks)}, {reason}")
+        return replace(self, sites=kept, passes=passes, remarks=said, left_out=left_out)
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """What a trial would do. Prints itself.
+
+    Attributes:
+        candidates: What would be tried, and what would be left out.
+        choosing: Examples that choose.
+        judging: Examples that judge.
+        engine: "shared" or "loop".
+        seconds: Expected time in all.
+    """
+
+    candidates: Candidates
+    choosing: int
+    judging: int
+    engine: str
+    seconds: float
+
+    def facts(self) -> dict[str, Any]:
+        """The plan in values that JSON can hold."""
+        kept = self.candidates
+        return {
+            "placements": [str(placement) for placement in kept.placements],
+            "left_out": [str(placement) for site in kept.left_out for placement in kept.at(site)],
+            "passes": kept.passes,
+            "remarks": list(kept.remarks),
+            "choosing": self.choosing,
+            "judging": self.judging,
+            "engine": self.engine,
+            "seconds": self.seconds,
+        }
+
+    def __str__(self) -> str:
+        kept = self.candidates
+        rates = ", ".join(f"{rate:g}" for rate in kept.rates)
+        work = f"{len(kept.placements)} placements × {kept.passes} passes × {self.choosing} examples"
+        lines = headed("tries", f"{work}, {self.engine} engine")
+        lines += [line for first in kept.first for line in headed("", short_placement(str(first)))]
+        if kept.sites:
+            lines += headed("", f"each of these at {rates}: {', '.join(kept.sites)}")
+        lines += headed("judges", f"the best of them on {self.judging} other examples")
+        lines += [line for remark in kept.remarks for line in headed("remark", remark)]
+        if kept.left_out:
+            lines += headed("left out", f"each of these at {rates}: {', '.join(kept.left_out)}")
+        return "\n".join([*lines, *headed("expected", f"{format_duration(self.seconds)} in all")])
 
 
 def spread(sites: Sequence[str], count: int) -> tuple[str, ...]:

@@ -139,20 +139,41 @@ def plan_sweep(
     """
     started = time.monotonic()
     given = {parameter.name: parameter.default for parameter in inspect.signature(sweep).parameters.values()} | options
-    count, show = _kept(given["keep"]), given["progress"]
     asked = Asked.checked(placements, passes, given["measures"], given["scores"], given["objective"], given["label"])
-    with stage("reading the data, tracing the model", show=show):
+    _kept(given["keep"])
+    with stage("reading the data, tracing the model", show=given["progress"]):
         session = open_session(
             model, data, **{name: options[name] for name in SessionOptions.__annotations__ if name in options}
         )
+    wanted = {name: given[name] for name in ("engine", "memory", "out", "compile", "keep", "progress")}
+    return plan_session(session, asked, started, **wanted)
+
+
+def plan_session(
+    session: Session,
+    asked: Asked,
+    started: float,
+    *,
+    engine: str = "auto",
+    memory: int | str = "auto",
+    out: str | Path | None = None,
+    compile: bool | None = None,
+    keep: str = "top:50",
+    progress: bool | None = None,
+    audited: bool = True,
+) -> PlanSummary:
+    """`plan_sweep` in a session that is open; what is audited and verified when it runs need not be `audited` here.
+
+    `started` is when the set-up began, by the monotonic clock.
+    """
     _check_task(session)
-    store = None if given["out"] is None else Store(output_folder(given["out"]))
-    job = _job(session, asked, given["engine"], given["memory"], store, compile=given["compile"], show=show)
+    store = None if out is None else Store(output_folder(out))
+    job = _job(session, asked, engine, memory, store, compile=compile, show=progress, audited=audited)
     set_up = time.monotonic() - started
-    with stage("timing a few blocks", show=show):
+    with stage("timing a few blocks", show=progress):
         maker = job.maker
         plan = maker.engine.summary(maker.needs, maker.values, compiled=job.compiled)
-        rest = expected_rest(maker, count)
+        rest = expected_rest(maker, _kept(keep))
     stages = {
         "set-up": set_up + plan.stages["set-up"],
         "passes": plan.stages["passes"],
@@ -224,8 +245,9 @@ def _job(
     *,
     compile: bool | None,
     show: bool | None,
+    audited: bool = True,
 ) -> Job:
-    """Everything audited and planned."""
+    """Everything planned, and audited before that."""
     budget = memory_bytes(memory, session.device)
     if store is not None:
         # A run taken up again keeps the memory it was planned with: block sizes follow from it, last bits from those.
@@ -234,10 +256,12 @@ def _job(
     if any(row.of == "passes" for row in asked.measures):
         check_memory(asked.measures, asked.passes, session.classes, budget)
     resolved = session.resolve(asked.placements)
-    with stage(f"auditing {len(resolved)} placements", show=show):
-        session.audit_all(resolved, asked.placements)
+    if audited:
+        with stage(f"auditing {len(resolved)} placements", show=show):
+            session.audit_all(resolved, asked.placements)
     with stage("planning: one graph for all placements", show=show):
-        running = choose_engine(session, resolved, asked.passes, engine, budget, fixed=store is not None)
+        fixed = store is not None
+        running = choose_engine(session, resolved, asked.passes, engine, budget, fixed=fixed, verified=audited)
         compiled = running.compiles(asked=compile)
     maker = RowMaker(session, running, asked.placements, asked.measures, asked.scores, asked.label, budget)
     return Job(maker, asked.specification(session) | {"engine": running.name}, budget, compiled)

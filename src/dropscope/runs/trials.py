@@ -20,16 +20,17 @@ from dropscope.analysis import group_numbers
 from dropscope.atomic import atomic_write, output_folder, read_json, same_spec
 from dropscope.checks import check_passes, check_rate, finite_number
 from dropscope.data import Data
+from dropscope.display import headed
 from dropscope.engine import PlanSummary, Session, SessionOptions, open_session
 from dropscope.errors import BadInput, Phrase
 from dropscope.measures import Measure, resolve
 from dropscope.parameters import shares
 from dropscope.placement import Placement
-from dropscope.runs.candidates import Candidates
+from dropscope.runs.candidates import Candidates, TrialPlan
 from dropscope.runs.passes import uncertainty
 from dropscope.runs.plots import accuracy_axes
 from dropscope.runs.result import Run
-from dropscope.runs.sweeps import plan_sweep, sweep
+from dropscope.runs.sweeps import Asked, plan_session, sweep
 from dropscope.runs.verdicts import Judgement, deferral_table, judge, short_placement
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 RATES = (0.1, 0.3, 0.5)
 _LEAST = 40  # examples, to choose on one half and judge on the other
-_HANGING: dict[str, Any] = {"subsequent_indent": " " * 9}
 _KEPT = "top:10"
 _LEAST_SHARE = 0.3  # of the budget goes into choosing, however long the preparation takes
 _CHOOSING = 0.7  # share of the budget that choosing may take; set-up and judging take the rest
@@ -111,7 +111,7 @@ class Choice:
         lines = [
             f"tried    {count} placements × {measures} measures, {passes} passes, on {run.spec['examples']} examples",
             f"judged   the best of them on {judged.examples} other examples, with fresh masks",
-            *(line for remark in self.remarks for line in textwrap.wrap(f"remark   {remark}", 79, **_HANGING)),
+            *(line for remark in self.remarks for line in headed("remark", remark)),
             "",
             *_deferral_lines(self.deferral, list(self.rankings)),
             "",
@@ -201,26 +201,27 @@ def try_out(
 
 
 @shares(try_out, without=("out", "progress"))
-def plan_trial(model: nn.Module, data: Any, **options: Any) -> PlanSummary:
-    """What `try_out` with these arguments would try, and in what time.
+def plan_trial(model: nn.Module, data: Any, **options: Any) -> TrialPlan:
+    """What `try_out` with these arguments would try, what it would leave out, and in what time.
 
     Args:
         model: A trained classifier. It is left exactly as it was.
         data: Labelled data, as `sweep` takes it.
 
     Returns:
-        The plan of the candidates.
+        A `TrialPlan`, which prints itself.
 
     Raises:
         BadInput: As `try_out`.
-        AuditFailed: As `try_out`.
     """
     given = {name: parameter.default for name, parameter in inspect.signature(try_out).parameters.items()} | options
     run = {name: given[name] for name in ("measures", "engine", "progress")}
     session = {name: options[name] for name in SessionOptions.__annotations__ if name in options}
     trial = _prepared(model, data, given["budget"], given["rates"], given["passes"], run, session)
     kept = _settled(trial, None)
-    return plan_sweep(model, kept.placements, trial.choosing, kept.passes, seed=trial.seed, keep=_KEPT, **trial.shared)
+    each = trial.seconds / len(trial.candidates.placements) * kept.passes / trial.candidates.passes
+    seconds = 2 * trial.spent + each * (len(kept.placements) + 1)  # set up twice: to see what fits, and to try it
+    return TrialPlan(kept, trial.choosing.n, trial.judging.n, trial.plan.engine, seconds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,11 +231,16 @@ class _Trial:
     choosing: Data
     judging: Data
     candidates: Candidates
-    seconds: float
+    plan: PlanSummary  # of all of them
     spent: float  # on preparing
     budget: float
     seed: int
     shared: dict[str, Any]  # arguments of every run
+
+    @property
+    def seconds(self) -> float:
+        """Expected for all candidates, once everything is set up."""
+        return self.plan.seconds - self.plan.stages["set-up"]
 
 
 def _prepared(
@@ -256,9 +262,10 @@ def _prepared(
     candidates = Candidates.of(session.site_map, rates, passes)
     if not candidates.placements:
         raise BadInput("model must have a site for noise", "model", Phrase("none"), "name a placement in sweep")
-    plan = plan_sweep(model, candidates.placements, choosing, passes, seed=session.seed, keep=_KEPT, **shared)
-    seconds = plan.seconds - plan.stages["set-up"]
-    return _Trial(choosing, judging, candidates, seconds, time.monotonic() - started, budget, session.seed, shared)
+    asked = Asked.checked(candidates.placements, passes, run["measures"], None, "aurc", "plain")
+    wanted = {"engine": run["engine"], "progress": run["progress"], "keep": _KEPT}
+    plan = plan_session(session.with_data(choosing), asked, started, audited=False, **wanted)  # the sweep audits them
+    return _Trial(choosing, judging, candidates, plan, time.monotonic() - started, budget, session.seed, shared)
 
 
 def _settled(trial: _Trial, folder: Path | None) -> Candidates:
