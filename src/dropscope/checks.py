@@ -1,13 +1,15 @@
-"""Checks of single arguments, used by every room: a rate, a choice, a count, a seed."""
+"""Checks of single arguments, used by every room: a rate, a choice, a count, a seed, files and folders."""
 
 from __future__ import annotations
 
 import math
 import numbers
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal, get_args, get_origin, get_type_hints
 
-from dropscope.errors import BadInput, nearest
+from dropscope.errors import BadInput, CheckpointNotFound, Phrase, nearest
 
 _MOST = 2**31 - 1
 
@@ -64,6 +66,55 @@ def check_training_seed(seed: object) -> int:
     if not 0 <= check_seed(seed) <= _MOST:
         raise BadInput(f"seed must be a whole number from 0 to {_MOST:,}", "seed", seed, "write seed=0")
     return check_seed(seed)
+
+
+def check_new_file(file: str, name: str, endings: tuple[str, ...], *, overwrite: bool | None = None) -> Path:
+    """The path of a file that can be written: with one of the endings, in a folder, and not there yet.
+
+    Args:
+        file: The path.
+        name: The argument it was given as.
+        endings: Such as ".csv"; the first is the one to suggest.
+        overwrite: Whether it may be there; None where that is no choice.
+    """
+    path = Path(file)
+    if path.suffix not in endings:
+        written = f"{path.stem or name}{endings[0]}"
+        raise BadInput(f"{name} must end in {' or '.join(endings)}", name, file, f"write {name}={written}")
+    if path.exists() and not overwrite:
+        other = "move the file away" if overwrite is None else "add overwrite=True"
+        raise BadInput(f"{name} must not exist yet", name, file, f"choose another name, or {other}")
+    if not path.parent.is_dir():
+        raise BadInput(f"{name} must be in a folder that exists", name, file, f"create the folder {path.parent} first")
+    return path
+
+
+def check_checkpoint(name: str) -> str:
+    """The name of a checkpoint, `~` expanded: a folder, or what may be a name on the Hub.
+
+    Raises:
+        CheckpointNotFound: For a path without a folder, which the Hub would be asked for in vain: a name that starts
+            with `.`, `/` or `~`, has more than one slash, or a folder before its slash.
+    """
+    path = os.path.expanduser(name)
+    parent = os.path.dirname(os.path.normpath(path))
+    meant = path.startswith((".", "/", "~")) or path.count("/") > 1 or os.path.isdir(parent) or os.path.isfile(path)
+    if meant and not os.path.isdir(path):
+        what = "checkpoint must be a folder or a name on the Hub"
+        got = Phrase(f"{name!r}, and no such folder is here")
+        raise CheckpointNotFound(what, name, got, checkpoint_meant(path) or "check the path")
+    return path
+
+
+def checkpoint_meant(name: str) -> str:
+    """The nearest folder of a checkpoint, as a remedy; empty where there is none."""
+    path = Path(os.path.normpath(name))
+    try:
+        beside = sorted(found.parent.name for found in path.parent.glob("*/config.json"))
+    except (OSError, ValueError):
+        beside = []
+    meant = nearest(path.name, beside)
+    return meant.replace("did you mean", "did you mean the folder") if "did you mean" in meant else ""
 
 
 def finite_number(value: object) -> float | None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dropscope.data.dataset import read_data
-from dropscope.errors import MissingExtra
-from dropscope.loading.huggingface import CheckpointNotFound, load_classifier, read_checkpoint
+from dropscope.errors import CheckpointNotFound, MissingExtra
+from dropscope.loading.huggingface import load_classifier, read_checkpoint
 from dropscope.loading.names import load_model
 from dropscope.loading.sources import load_data
 from support.errors import refused
@@ -44,6 +44,16 @@ def test_a_checkpoint_with_a_table(checkpoint, write):
     found = read_data(load_data("val.csv", model).dataset)
     assert found.labels.tolist() == [1, 0]
     assert found.batches[0].call.kwargs["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
+
+
+def test_texts_that_are_cut_are_counted(checkpoint):
+    model = load_model(f"hf:{checkpoint}")
+    texts = ["word " * 600, "short", "also short", "long " * 600]
+    (remark,) = load_data(texts, model).remarks
+    assert "2 of 4 texts" in remark
+    assert str(model.module.config.max_position_embeddings) in remark
+    assert not load_data(texts[1:3], model).remarks
+    assert not load_data(texts, model, labelled=False).remarks
 
 
 def test_a_checkpoint_without_a_trained_head_is_remarked_on(checkpoint, tmp_path):
@@ -90,6 +100,39 @@ def test_weights_that_are_drawn_come_from_the_seed_and_leave_the_random_state_al
     assert first[1] == ("classifier.bias", "classifier.weight")
     assert torch.equal(first[0].classifier.weight, again[0].classifier.weight)
     assert not torch.equal(first[0].classifier.weight, other[0].classifier.weight)
+
+
+@pytest.mark.parametrize("name", ["./my-checkpont", "models/my-checkpont", "a/b/my-checkpont", "~/my-checkpont"])
+def test_a_mistyped_folder_is_refused_before_anything_is_imported(name, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for parent in (".", "models"):
+        (tmp_path / parent / "my-checkpoint").mkdir(parents=True)
+        (tmp_path / parent / "my-checkpoint" / "config.json").touch()
+    with pytest.raises(CheckpointNotFound) as caught:
+        load_model(f"hf:{name}")
+    assert "no such folder" in str(caught.value)
+    assert ("'my-checkpoint'?" in str(caught.value)) == (not name.startswith("a/"))
+
+
+def test_a_name_on_the_hub_without_a_network_is_one_line(tmp_path, monkeypatch, caplog):
+    hub = pytest.importorskip("huggingface_hub")
+    pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hub.constants, "ENDPOINT", "http://localhost:1")
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    for name in ("no-such-checkpoint-anywhere", "nobody/no-such-checkpoint"):
+        with pytest.raises(CheckpointNotFound) as caught:
+            load_model(f"hf:{name}")
+        assert "no answer from the Hub" in str(caught.value)
+        assert ".." not in str(caught.value)
+    (tmp_path / "no-such-checkpoint").mkdir()
+    (tmp_path / "no-such-checkpoint" / "config.json").touch()
+    with pytest.raises(CheckpointNotFound) as caught:
+        load_model("hf:no-such-checkpont")
+    assert "'no-such-checkpoint'?" in str(caught.value)
+    assert not caplog.records
 
 
 def test_a_checkpoint_that_is_nowhere_is_not_one_that_is_broken(tmp_path):

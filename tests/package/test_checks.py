@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from dropscope.checks import (
     check_choice,
     check_count,
+    check_new_file,
     check_passes,
     check_rate,
     check_seed,
@@ -78,3 +80,20 @@ def test_training_needs_a_seed_that_torch_and_numpy_take(seed: object) -> None:
     with refused("seed"):
         check_training_seed(seed)
     assert check_training_seed(7) == 7
+
+
+def test_a_file_to_write_is_new_or_may_be_replaced(tmp_path: Path) -> None:
+    endings = (".csv", ".parquet")
+    there = tmp_path / "there.csv"
+    assert check_new_file(str(there), "out", endings) == there
+    there.touch()
+    assert check_new_file(str(there), "out", endings, overwrite=True) == there
+    for file, overwrite, remedy in (
+        (there, None, "move"),
+        (there, False, "overwrite=True"),
+        (tmp_path / "nowhere" / "a.csv", True, "nowhere"),
+        (tmp_path / "a.xlsx", True, "out=a.csv"),
+    ):
+        with refused("out") as caught:
+            check_new_file(str(file), "out", endings, overwrite=overwrite)
+        assert remedy in caught.value.remedy

@@ -4,7 +4,6 @@ from dropscope.loading.classes import as_class_names, class_names_of_model, sett
 from dropscope.loading.code import load_transforms
 from dropscope.loading.huggingface import (
     Checkpoint,
-    CheckpointNotFound,
     import_transformers,
     load_classifier,
     quiet,
@@ -12,12 +11,11 @@ from dropscope.loading.huggingface import (
 )
 from dropscope.loading.inspection import check_archive, check_safetensors
 from dropscope.loading.names import LoadedModel, load_model, run_model_code
-from dropscope.loading.sources import LoadedData, as_loaded, few_inputs, load_data
+from dropscope.loading.sources import LoadedData, as_loaded, few_inputs, load_data, open_data
 from dropscope.loading.tables import column_texts, empty_cell, find_column, read_json_lines, read_table, read_text
 
 __all__ = [
     "Checkpoint",
-    "CheckpointNotFound",
     "LoadedData",
     "LoadedModel",
     "as_class_names",
@@ -34,6 +32,7 @@ __all__ = [
     "load_data",
     "load_model",
     "load_transforms",
+    "open_data",
     "quiet",
     "read_checkpoint",
     "read_json_lines",

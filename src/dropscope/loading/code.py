@@ -53,6 +53,11 @@ def call_code(name: str, argument: str, forms: str) -> Any:
         return _run(_callable(module, parsed), parsed)
 
 
+def check_code(name: str, argument: str, forms: str) -> None:
+    """Refuses a name of another form, or of a file that is not there; runs nothing."""
+    _parse(name, argument, forms)
+
+
 def run_code(name: str, argument: str, forms: str) -> None:
     """Runs the module of `name`, which may register something, without calling anything of it."""
     parsed = _parse(name, argument, forms)

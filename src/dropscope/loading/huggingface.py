@@ -11,7 +11,10 @@ import contextlib
 import importlib
 import logging
 import re
+import socket
 import sys
+import urllib.parse
+import urllib.request
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +23,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from dropscope.errors import BadInput, MissingExtra, Phrase, first_line, nearest
+from dropscope.checks import check_checkpoint, checkpoint_meant
+from dropscope.errors import BadInput, CheckpointNotFound, MissingExtra, Phrase, first_line, nearest
 from dropscope.loading.inspection import WeightFiles, inspect_config, inspect_tokenizer, inspect_weights
 from dropscope.model import random_state_kept
 
@@ -32,11 +36,8 @@ _OFFSET_POSITIONS = (
 _SLACK, _SMALL = 4, 1 << 25  # a model may have so many numbers more than its file: heads, and tables that it ties
 _TOGETHER = "put the config, weights and tokenizer of one checkpoint together"
 _NUMBERED = re.compile(r"\.\d+\.")
+_PATIENCE = 5.0  # seconds that the Hub has to answer
 _NO_LIMIT = 100_000  # a tokenizer without a limit says 10³⁰
-
-
-class CheckpointNotFound(BadInput):
-    """A checkpoint whose files are in no folder, not in the cache, and not on a Hub that can be reached."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +67,19 @@ def import_transformers(feature: str) -> Any:
         if error.name != "transformers":
             raise
         raise MissingExtra(feature, "transformers", "text") from error
+
+
+def _hub_answers() -> bool:
+    """Whether the Hub can be reached, or a proxy may know: without a network every file would wait for retries."""
+    constants = importlib.import_module("huggingface_hub").constants
+    if constants.HF_HUB_OFFLINE or urllib.request.getproxies():
+        return not constants.HF_HUB_OFFLINE
+    hub = urllib.parse.urlsplit(constants.ENDPOINT)
+    try:
+        with socket.create_connection((hub.hostname, hub.port or 443), timeout=_PATIENCE):
+            return True
+    except OSError:
+        return False
 
 
 def read_checkpoint(name: str, *, local: bool = False) -> Checkpoint:
@@ -170,31 +184,43 @@ def _read_config(name: str, *, local: bool) -> Any:
 
 def _pretrained(auto: str, name: str, **options: Any) -> Any:
     """What an auto class of transformers reads; what it prints goes to stderr: stdout is for the answer."""
+    check_checkpoint(name)
     reader = getattr(import_transformers(f"the checkpoint {name!r}"), auto)
     part = {"AutoConfig": "config", "AutoTokenizer": "tokenizer"}.get(auto, "weights")
-    with _readable(f"{part} of {name!r} must be readable by {auto}", name, findable=part != "weights"):
+    alone = not Path(name).is_dir() and not options.get("local_files_only") and not _hub_answers()
+    options |= {"local_files_only": True} if alone else {}
+    with _readable(f"{part} of {name!r} must be readable by {auto}", name, findable=part != "weights", alone=alone):
         return reader.from_pretrained(name, trust_remote_code=False, **options)
 
 
 @contextlib.contextmanager
-def _readable(what: str, name: str, *, findable: bool = False) -> Iterator[None]:
-    """One line for whatever transformers, or the Rust below it, raises over a file that it cannot use."""
-    logger = logging.getLogger("transformers")
-    level = logger.level
+def _readable(what: str, name: str, *, findable: bool = False, alone: bool = False) -> Iterator[None]:
+    """One line for whatever transformers, or the Rust below it, raises over a file that it cannot use.
+
+    `alone` says that the Hub does not answer.
+    """
+    loggers = [logging.getLogger(each) for each in ("transformers", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
     try:
-        logger.setLevel(logging.CRITICAL)  # what it reports there is refused, or a remark
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)  # what it reports there is refused, or a remark
         with contextlib.redirect_stdout(sys.stderr):
             yield
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         here = Path(name).is_dir()
+        absent = not here and isinstance(error, OSError)
         remedy = "name a folder or a Hub checkpoint with config.json, model.safetensors and its tokenizer"
-        remedy = "save it again with save_pretrained, or download it again" if here else remedy
-        kind = CheckpointNotFound if findable and not here and isinstance(error, OSError) else BadInput
-        raise kind(what, name, Phrase(_reason(error)), remedy) from error
+        remedy = (
+            "save it again with save_pretrained, or download it again" if here else checkpoint_meant(name) or remedy
+        )
+        reason = "no such folder here, nothing of it in the cache, and no answer from the Hub" if alone else ""
+        kind = CheckpointNotFound if absent and (findable or alone) else BadInput
+        raise kind(what, name, Phrase((absent and reason) or _reason(error)), remedy) from error
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _reason(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import nn
 
+from dropscope.checks import check_checkpoint
 from dropscope.errors import BadInput, Phrase
 from dropscope.loading.code import call_code, run_code
 from dropscope.loading.huggingface import import_transformers, load_classifier
@@ -57,6 +58,7 @@ def _load_checkpoint(name: str) -> LoadedModel:
     checkpoint = name.removeprefix("hf:")
     if not checkpoint:
         raise BadInput("model must name a checkpoint after 'hf:'", "model", name, "write hf:FOLDER or hf:NAME")
+    checkpoint = check_checkpoint(checkpoint)
     import_transformers(f"{name!r}")
     module, untrained = load_classifier(checkpoint)
     remark = f"{checkpoint} holds no weights for {', '.join(untrained)}: untrained, so its answers mean nothing"

@@ -17,10 +17,11 @@ import pandas as pd
 import torch
 from torch import nn
 
+from dropscope.checks import check_checkpoint
 from dropscope.data import Keys, first_call
 from dropscope.errors import BadInput, Phrase
 from dropscope.loading.classes import as_class_names, class_names_of_data, class_names_of_model, read_labels
-from dropscope.loading.code import call_code, load_transforms, quiet_stdout
+from dropscope.loading.code import call_code, check_code, load_transforms, quiet_stdout
 from dropscope.loading.huggingface import read_tokenizer
 from dropscope.loading.images import ImageFiles, Listing, list_images
 from dropscope.loading.names import LoadedModel, kind_of, return_remedy
@@ -136,35 +137,48 @@ def load_data(
     """
     if isinstance(source, LoadedData):
         return source if class_names is None else replace(source, class_names=as_class_names(class_names))
-    kind = _kind(source, tokenizer)
-    options = {
-        "keys": keys, "tokenizer": tokenizer, "text_column": text_column, "label_column": label_column,
-        "labels": labels, "image_size": image_size, "mean": mean, "std": std, "transforms": transforms,
-    }  # fmt: skip
+    owner = model if isinstance(model, LoadedModel) or model is None else LoadedModel("", unwrap(model))
+    opened = open_data(
+        source, class_names=class_names, labelled=labelled, keys=keys, tokenizer=tokenizer, text_column=text_column,
+        label_column=label_column, labels=labels, image_size=image_size, mean=mean, std=std, transforms=transforms,
+    )  # fmt: skip
+    return opened(owner)
+
+
+Opened = Callable[[LoadedModel | None], LoadedData]
+
+
+def open_data(
+    source: Any, *, class_names: Sequence[str] | str | None = None, labelled: bool = True, **options: Any
+) -> Opened:
+    """Data as `load_data` takes it, read and checked as far as that is cheap and needs no model.
+
+    Args:
+        source: As `load_data` takes it.
+        class_names: As `load_data` takes them.
+        labelled: False leaves labels unread.
+        **options: The others that `load_data` takes, None where they are not given.
+
+    Returns:
+        A function from the model to the data.
+    """
+    kind = _kind(source, options["tokenizer"])
     if kind == "code":
         _check_code(str(source))
     _refuse(options, kind, source)
-    owner = model if isinstance(model, LoadedModel) or model is None else LoadedModel("", unwrap(model))
     asked = as_class_names(class_names)
     if kind == "images":
-        listing = _listing(Path(source), labels, label_column, owner, asked, labelled=labelled)
-        loaded = _images(listing, owner, parse_size(image_size), parse_normalisation(mean, std), transforms)
-        if labelled and mean is std is transforms is None:
-            loaded = replace(loaded, remarks=(*loaded.remarks, _UNNORMALISED))
-        return loaded
+        return _open_images(Path(source), options, asked, labelled=labelled)
     if kind in ("code", "memory"):
-        dataset = _by_code(str(source)) if kind == "code" else source
+        keys = options["keys"]
         fields = None if keys is None else (keys[0], keys[1] if len(keys) > 1 else None)
-        return LoadedData(dataset, None, asked or class_names_of_data(dataset), keys=fields)
-    path = Path(source) if kind == "table" else Path("data")
-    table = read_table(path) if kind == "table" else check_rows(_frame(source, kind, text_column, label_column), path)
-    column = find_column(table, path, text_column, ("text",), "text_column")
-    texts = written(table, column, path)
-    found, limit = _tokenizer(tokenizer, owner)
-    of_data = class_names_of_data(source) if kind == "dataset" else None
-    names = asked or of_data or class_names_of_model(None if owner is None else owner.module)
-    numbers = read_labels(table, label_column, path, names) if labelled else None
-    return LoadedData(TokenBatches(texts, numbers, found, limit), texts, names)
+
+        def of_code(owner: LoadedModel | None) -> LoadedData:
+            dataset = _by_code(str(source)) if kind == "code" else source
+            return LoadedData(dataset, None, asked or class_names_of_data(dataset), keys=fields)
+
+        return of_code
+    return _open_texts(source, kind, options, asked, labelled=labelled)
 
 
 # --- kinds of sources -------------------------------------------------------------------------------------------------
@@ -215,6 +229,7 @@ def _check_code(name: str) -> None:
         raise BadInput(what, "data", name, FORMS)
     if not name.endswith(".py") and not (colon and where and attribute):
         raise not_found(Path(name), "data")
+    check_code(name, "data", FORMS)
 
 
 def _by_code(name: str) -> Any:
@@ -223,6 +238,32 @@ def _by_code(name: str) -> Any:
         remedy = return_remedy(data, "return (inputs, labels), a Dataset or a DataLoader")
         raise BadInput(f"the callable in data={name!r} must return data", "data", kind_of(data), remedy)
     return data
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+def _open_texts(
+    source: Any, kind: str, options: Mapping[str, Any], asked: tuple[str, ...] | None, *, labelled: bool
+) -> Opened:
+    text_column, label_column, tokenizer = (options[name] for name in ("text_column", "label_column", "tokenizer"))
+    if isinstance(tokenizer, str):
+        check_checkpoint(tokenizer)
+    path = Path(source) if kind == "table" else Path("data")
+    table = read_table(path) if kind == "table" else check_rows(_frame(source, kind, text_column, label_column), path)
+    texts = written(table, find_column(table, path, text_column, ("text",), "text_column"), path)
+    if labelled and label_column is not None:
+        find_column(table, path, label_column, LABEL_COLUMNS, "label_column")
+
+    def of_texts(owner: LoadedModel | None) -> LoadedData:
+        found, limit = _tokenizer(tokenizer, owner)
+        of_data = class_names_of_data(source) if kind == "dataset" else None
+        names = asked or of_data or class_names_of_model(None if owner is None else owner.module)
+        numbers = read_labels(table, label_column, path, names) if labelled else None
+        batches = TokenBatches(texts, numbers, found, limit)
+        return LoadedData(batches, texts, names, batches.cut_remarks() if labelled else ())
+
+    return of_texts
 
 
 def _tokenizer(tokenizer: Any, owner: LoadedModel | None) -> tuple[Any, int | None]:
@@ -245,20 +286,30 @@ def _tokenizer(tokenizer: Any, owner: LoadedModel | None) -> tuple[Any, int | No
 # --- images -----------------------------------------------------------------------------------------------------------
 
 
-def _listing(
-    path: Path,
-    labels: str | Path | None,
-    label_column: str | None,
-    owner: LoadedModel | None,
-    asked: tuple[str, ...] | None,
-    *,
-    labelled: bool,
-) -> Listing:
+def _open_images(path: Path, options: Mapping[str, Any], asked: tuple[str, ...] | None, *, labelled: bool) -> Opened:
+    transforms, mean, std = (options[name] for name in ("transforms", "mean", "std"))
     if not os.path.exists(path):
         raise not_found(path, "data")
-    table = None if labels is None else Path(labels)
-    of_model = class_names_of_model(None if owner is None else owner.module)
-    return list_images(path, table, label_column, asked, of_model, labelled=labelled)
+    table = None if options["labels"] is None else Path(options["labels"])
+    if table is not None and not os.path.exists(table):
+        raise not_found(table, "labels", TABLES)
+    size, normalisation = parse_size(options["image_size"]), parse_normalisation(mean, std)
+    given = {"image_size": size, "mean": normalisation}
+    if transforms is not None and (twice := [name for name, value in given.items() if value is not None]):
+        what = f"{twice[0]} must not be given with transforms, which decide it"
+        raise BadInput(what, twice[0], given[twice[0]], f"leave {twice[0]} out")
+    if isinstance(transforms, str):
+        transforms = load_transforms(transforms)
+
+    def of_images(owner: LoadedModel | None) -> LoadedData:
+        of_model = class_names_of_model(None if owner is None else owner.module)
+        listing = list_images(path, table, options["label_column"], asked, of_model, labelled=labelled)
+        loaded = _images(listing, owner, size, normalisation, transforms)
+        if labelled and mean is std is transforms is None:
+            loaded = replace(loaded, remarks=(*loaded.remarks, _UNNORMALISED))
+        return loaded
+
+    return of_images
 
 
 def _images(
@@ -266,14 +317,8 @@ def _images(
     owner: LoadedModel | None,
     size: tuple[int, int] | None,
     normalisation: tuple[tuple[float, ...], tuple[float, ...]] | None,
-    transforms: Callable[[Any], Any] | str | None,
+    transforms: Callable[[Any], Any] | None,
 ) -> LoadedData:
-    given = {"image_size": size, "mean": normalisation}
-    if transforms is not None and (twice := [name for name, value in given.items() if value is not None]):
-        what = f"{twice[0]} must not be given with transforms, which decide it"
-        raise BadInput(what, twice[0], given[twice[0]], f"leave {twice[0]} out")
-    if isinstance(transforms, str):
-        transforms = load_transforms(transforms)
     headers = listing.headers()
     if transforms is None and size is None:
         listing.check_sizes(headers)
@@ -318,11 +363,11 @@ def as_loaded(
             raise
         remedy = f"{error.remedy.rstrip('?')}: pass what load_data(..., {error.name}=...) returns"
         raise BadInput(error.what, error.name, error.received, remedy) from error
+    images = isinstance(loaded.dataset, ImageFiles)
     if loaded.remarks and not isinstance(data, LoadedData):
-        warnings.warn(
-            "; ".join(loaded.remarks) + "; load_data takes all this, and what it returns is data", stacklevel=2
-        )
-    if isinstance(loaded.dataset, ImageFiles):
+        how = "; load_data takes all this, and what it returns is data" if images else ""
+        warnings.warn("; ".join(loaded.remarks) + how, stacklevel=2)
+    if images:
         loaded.dataset.check_memory()
     return loaded
 

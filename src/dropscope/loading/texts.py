@@ -12,6 +12,7 @@ from dropscope.errors import BadInput, Phrase, first_line
 from dropscope.loading.huggingface import longest_text, read_tokenizer
 
 _BATCH = 32
+_SPECIAL = 8  # tokens that begin and end a text, at most
 
 
 class TokenBatches:
@@ -34,6 +35,20 @@ class TokenBatches:
             if self._labels is not None:
                 batch["labels"] = self._labels[some]
             yield batch
+
+    def cut_remarks(self) -> tuple[str, ...]:
+        """How many texts have more tokens than are read, in a sentence; nothing where none has."""
+        limit = self._longest or getattr(self._tokenizer, "model_max_length", None)
+        if limit is None or not hasattr(self._tokenizer, "is_fast"):  # what is no tokenizer of transformers cuts itself
+            return ()
+        # A token has a byte or more, but for the few that begin and end a text: most texts need no look.
+        long = [text for text in self._texts if len(text.encode()) + _SPECIAL > limit]
+        count = 0
+        for start in range(0, len(long), _BATCH):
+            tokens = self._tokenizer(long[start : start + _BATCH], verbose=False)["input_ids"]
+            count += sum(len(text) > limit for text in tokens)
+        some = f"{count:,} of {len(self._texts):,} texts"
+        return (f"{some} are longer than the {limit} tokens that the model takes, and cut to that",) if count else ()
 
     def _encode(self, texts: list[str]) -> dict[str, Tensor]:
         options = {} if self._longest is None else {"max_length": self._longest}

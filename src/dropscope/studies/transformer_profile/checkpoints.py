@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from dropscope import loading
-from dropscope.errors import BadInput, first_line
+from dropscope.errors import BadInput, CheckpointNotFound, first_line
 from dropscope.injection import FIELDS, with_rates
 from dropscope.studies.transformer_profile.published import published_checkpoint
 
@@ -35,11 +35,11 @@ def read_checkpoints(names: Sequence[str]) -> tuple[dict[str, loading.Checkpoint
             with loading.quiet():
                 try:
                     checkpoints[name] = loading.read_checkpoint(name, local=True)
-                except loading.CheckpointNotFound:
+                except CheckpointNotFound:
                     if unreachable or Path(name).is_dir() or name.startswith((".", "/", "~")):
                         raise
                     checkpoints[name] = loading.read_checkpoint(name)
-        except loading.CheckpointNotFound as error:
+        except CheckpointNotFound as error:
             reason = first_line(error.__cause__ or error)
             unreachable = unreachable or "connect" in reason
             missing[name] = f"it cannot be loaded: {reason}"
