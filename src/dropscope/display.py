@@ -8,42 +8,113 @@ from __future__ import annotations
 import html
 import re
 import shutil
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 LINES = 10  # of a short representation
+GAP = 2  # blanks between two columns
 _HTML_ROWS = 40
 _NARROWEST = 12  # columns of a name that is folded
-_BREAKS = re.compile(r"(?<=[,._@ /])")  # a name may go on in the next line after one of these
+_BREAKS = re.compile(r"(?<=[, /])|(?=[.@])")  # where a name may go on in the next line
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        title: Its head.
+        cells: A text per row.
+        right: Whether the texts are numbers, set to the right.
+        breaks: How wide it stays where long texts may go on in the next line; 0 where they may not.
+        rank: How soon the column is left out where a terminal is narrow: the highest first, 0 never.
+    """
+
+    title: str
+    cells: Sequence[str]
+    right: bool = False
+    breaks: int = 0
+    rank: int = 0
+
+    @property
+    def width(self) -> int:
+        return max(map(len, [self.title, *self.cells]))
+
+
+def layout(columns: Sequence[Column], width: int) -> tuple[list[str], list[str]]:
+    """Columns side by side: at one line a row where they fit, else fewer columns and folded names.
+
+    Returns:
+        The lines, and the titles of the columns that were left out.
+    """
+    shown = _fitting(columns, width)
+    widths = [column.width for column in shown]
+    folding = [number for number, column in enumerate(shown) if column.breaks]
+    for _ in range(sum(widths) + GAP * (len(shown) - 1) - width if folding else 0):
+        widest = max(folding, key=widths.__getitem__)
+        widths[widest] -= widths[widest] > _NARROWEST
+    lines = []
+    for row in [[column.title for column in shown], *zip(*(column.cells for column in shown), strict=True)]:
+        cells = [
+            fold(cell, wide, "  ") if c.breaks else [cell] for cell, c, wide in zip(row, shown, widths, strict=True)
+        ]
+        for number in range(max(map(len, cells))):
+            parts = [cell[number] if number < len(cell) else "" for cell in cells]
+            set_out = [
+                part.rjust(wide) if column.right else part.ljust(wide)
+                for part, column, wide in zip(parts, shown, widths, strict=True)
+            ]
+            lines.append((" " * GAP).join(set_out).rstrip())
+    return lines, [column.title for column in columns if column not in shown]
+
+
+def _fitting(columns: Sequence[Column], width: int) -> list[Column]:
+    """The columns that fit, the most important ones first; a column that may be folded needs less than it has."""
+    shown = list(columns)
+    for column in sorted((c for c in columns if c.rank), key=lambda c: -c.rank):
+        needed = sum(min(c.width, c.breaks) if c.breaks else c.width for c in shown) + GAP * (len(shown) - 1)
+        if needed <= width:
+            break
+        shown.remove(column)
+    return shown
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells of text under titles; `names` counts the leading columns that hold names, the others hold numbers."""
+    """Cells of text under titles, with a caption above and notes below.
+
+    Attributes:
+        titles: A head per column.
+        rows: A cell per column each.
+        caption: The line above.
+        notes: The lines below.
+        names: How many leading columns hold names; the others hold numbers.
+        least: How wide names stay before columns are left out.
+        ranks: How soon each column is left out in a terminal, as `Column` has it; none ever is where empty.
+    """
 
     titles: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str = ""
     notes: Sequence[str] = ()
     names: int = 1
+    least: int = _NARROWEST
+    ranks: Sequence[int] = ()
 
     def text(self, width: int | None = None) -> str:
-        """Lines of at most `width` columns (None: those of the terminal), as far as folding names can do that.
+        """Lines of at most `width` columns (None: those of the terminal), as far as that can be.
 
         >>> print(Table(["site", "rate"], [["fc1", "0.5"], ["fc2,fc3,fc4,fc5", "0.2"]]).text(width=18))
         site          rate
         fc1            0.5
         fc2,fc3,fc4,   0.2
-        fc5
+          fc5
         """
-        widths = self._widths(shutil.get_terminal_size().columns if width is None else width)
-        lines = [self.caption] if self.caption else []
-        for row in (self.titles, *self.rows) if self.rows else ():
-            folded = [fold(cell, wide) for cell, wide in zip(row, widths, strict=True)]
-            for number in range(max(map(len, folded))):
-                cells = [parts[number] if number < len(parts) else "" for parts in folded]
-                lines.append("  ".join(self._aligned(cells, widths)).rstrip())
-        return "\n".join([*lines, *self.notes])
+        room = shutil.get_terminal_size().columns if width is None else width
+        lines, left_out = layout(self._columns(), room) if self.rows else ([], [])
+        hidden = [f"not shown in {room} columns: {', '.join(left_out)}"] if left_out else []
+        return "\n".join([*([self.caption] if self.caption else []), *lines, *hidden, *self.notes])
 
     def html(self) -> str:
         """A fragment without styles of its own for the page: colours are the notebook's, and every text is escaped.
@@ -75,37 +146,35 @@ class Table:
         more = f"… and {len(self.rows) - room} more: {whole}"
         return replace(self, rows=self.rows[:room], notes=[more, *self.notes])
 
-    def _widths(self, room: int) -> list[int]:
-        widths = [max(len(row[number]) for row in (self.titles, *self.rows)) for number in range(len(self.titles))]
-        over = sum(widths) + 2 * (len(widths) - 1) - room
-        for _ in range(over):
-            widest = max(range(self.names), key=widths.__getitem__)
-            widths[widest] -= widths[widest] > _NARROWEST
-        return widths
-
-    def _aligned(self, cells: Sequence[str], widths: Sequence[int]) -> list[str]:
-        pairs = enumerate(zip(cells, widths, strict=True))
-        return [cell.ljust(wide) if number < self.names else cell.rjust(wide) for number, (cell, wide) in pairs]
+    def _columns(self) -> list[Column]:
+        cells = zip(*self.rows, strict=True)
+        ranks = self.ranks or [0] * len(self.titles)
+        return [
+            Column(title, column, number >= self.names, self.least if number < self.names else 0, rank)
+            for number, (title, column, rank) in enumerate(zip(self.titles, cells, ranks, strict=True))
+        ]
 
     def _cell(self, tag: str, number: int, text: str) -> str:
         side = "left" if number < self.names else "right; white-space: nowrap"
         return f'<{tag} style="text-align: {side}">{html.escape(text)}</{tag}>'
 
 
-def fold(text: str, width: int) -> list[str]:
-    """A name in lines of at most `width`, broken after a comma, dot or the like where that is possible.
+def fold(text: str, width: int, indent: str = "") -> list[str]:
+    """A name in lines of at most `width`, broken after a comma or before a dot where that is enough.
 
-    >>> fold("conv1=0.2,fc1=0.5", 12), fold("a" * 5, 3)
-    (['conv1=0.2,', 'fc1=0.5'], ['aaa', 'aa'])
+    >>> fold("conv1=0.2,fc1=0.5", 12), fold("a" * 5, 3), fold("encoder.layer.0.dense", 10, "  ")
+    (['conv1=0.2,', 'fc1=0.5'], ['aaa', 'aa'], ['encoder', '  .layer.0', '  .dense'])
     """
-    lines = [""]
+    lines, line = [], ""
     for piece in _BREAKS.split(text):
-        if len(lines[-1]) + len(piece) > width and lines[-1]:
-            lines.append("")
-        lines[-1] += piece
-        while len(lines[-1]) > width:
-            lines[-1:] = [lines[-1][:width], lines[-1][width:]]
-    return lines
+        if line.strip() and len(line) + len(piece) > width:
+            lines.append(line)
+            line = indent
+        line += piece
+        while len(line) > width:
+            lines.append(line[:width])
+            line = indent + line[width:]
+    return [*lines, line] if line.strip() or not lines else lines
 
 
 def cut(text: str, width: int = 60) -> str:
@@ -115,3 +184,12 @@ def cut(text: str, width: int = 60) -> str:
     ('conv1=…', 'fc1=0.5')
     """
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def headed(head: str, text: str) -> list[str]:
+    """A text beside its head, in lines of less than 80 columns.
+
+    >>> headed("tries", "one two")
+    ['tries    one two']
+    """
+    return textwrap.wrap(f"{head:<8} {text}", 79, subsequent_indent=" " * 9, break_on_hyphens=False)

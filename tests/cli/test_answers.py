@@ -71,7 +71,21 @@ def test_try_answers_in_json(run: Callable[..., Any]) -> None:
 def test_a_dry_run_of_try_writes_nothing(run: Callable[..., Any], tmp_path: Path) -> None:
     result = run("try", "net.py:model", "--data", "net.py:data", "--passes", "5", "--dry-run")
     assert "5 passes" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
     assert [path.name for path in tmp_path.iterdir()] == ["net.py"]
+
+
+def test_a_dry_run_of_try_lists_what_is_tried_and_what_the_budget_leaves_out(run: Callable[..., Any]) -> None:
+    arguments = ("try", "net.py:model", "--data", "net.py:data", "--dry-run")
+    everything = json.loads(run(*arguments, "--json").stdout)
+    assert everything["placements"] == ["own", *(f"{site}=0.{rate}" for site in ("last", "0") for rate in (1, 3, 5))]
+    assert everything["left_out"] == []
+    little = json.loads(run(*arguments, "--budget", "1e-6", "--json").stdout)
+    assert little["left_out"] == ["0=0.1", "0=0.3", "0=0.5"]
+    assert little["passes"] < everything["passes"]
+    text = run(*arguments, "--budget", "1e-6").stdout
+    assert "left out each of these at 0.1, 0.3, 0.5: 0" in text
+    assert "own" in text
 
 
 def test_uncertainty_prints_the_most_uncertain_first(run: Callable[..., Any]) -> None:

@@ -71,6 +71,17 @@ class Divides(Net):
 
 def divides():
     return Divides()
+
+class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.more, self.head = nn.Linear(16, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.more(torch.relu(self.linear(x.flatten(1))))))
+
+def named():
+    return Named().eval()
 """
 
 
@@ -230,6 +241,8 @@ def test_a_bad_placement_is_refused_before_any_code_runs(run):
         ("toy.py:model", "toy.py:datta", "'data'?"),
         ("toy.py:model", "toy.py:model", "Net"),
         ("toy.py:model", "missing.csv", "not found"),
+        ("toy.py:fails", "missing.csv", "not found"),  # before the model is built
+        ("toy.py:fails", "nowhere.py:data", "'nowhere.py'"),
         ("toy.py:model", "missing_folder", "'missing_folder', which was not found"),
         ("toy.py:model", "toy.pt", "not found. Did you mean 'toy.py'"),
     ],
@@ -238,6 +251,11 @@ def test_a_bad_name_is_one_message_and_exit_code_2(run, model, data, named):
     result = run("sites", model, "--data", data, code=2)
     assert refusal(result)
     assert named in result.stderr
+
+
+def test_a_volume_that_is_missing_is_reported_before_the_model_is_built(run):
+    options = ("--placement", "last=0.5", "--image", "missing.nii.gz", "--out", "maps")
+    assert "missing.nii.gz" in run("predict", "toy.py:fails", *options, code=2).stderr
 
 
 @pytest.mark.parametrize(
@@ -373,6 +391,23 @@ def test_a_sweep_over_named_placements(run):
     assert {row["placement"] for row in texts["best"]} == {"fc1=0.5", "conv1=0.25"}
     both = json.loads(run(*options, "fc1=0.5", "--sites", "conv1", "--rates", "0.25").stdout)
     assert {row["placement"] for row in both["best"]} == {"fc1=0.5", "conv1=0.25"}
+
+
+@pytest.mark.parametrize(
+    ("option", "written", "remedies"),
+    [
+        ("--sites", "linear", ("linear@after_activation for", "all.linear for")),
+        ("--sites", "lnear", ("'linear'?",)),
+        ("--placements", "linear=0.5", ("linear@after_activation=0.5 for", "all.linear=0.5 for")),
+    ],
+)
+def test_a_name_that_the_model_cannot_place_is_refused_in_the_words_of_the_option(run, option, written, remedies):
+    result = run("sweep", "toy.py:named", *TOY_DATA, option, written, "--passes", "2", code=2)
+    assert refusal(result).name == option[2:]
+    assert result.stderr.startswith(f"error: {option} must")
+    assert f"got '{written}'" in result.stderr
+    assert all(remedy in result.stderr for remedy in remedies)
+    run("sweep", "toy.py:named", *TOY_DATA, "--sites", "all.linear", "--passes", "2", "--dry-run")
 
 
 def test_a_sweep_as_json_and_its_folder(run):

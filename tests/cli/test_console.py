@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from dropscope.cli.console import Column, broken, print_table
+from dropscope.cli.console import print_examples, print_rows, print_table
+from dropscope.display import Column
 
 TABLE = [
     Column("placement", ["encoder.layer.0.attention=0.1,fc1=0.5", "none"], breaks=20),
@@ -41,9 +43,32 @@ def test_fewer_columns_in_a_narrow_terminal(
     assert below == ", ".join(left_out)
 
 
-def test_a_name_is_broken_at_commas_and_dots_and_nothing_is_lost() -> None:
-    for text in ("conv2=0.3,layer.0.dense@weights=0.5", "x" * 50, "a,b", ""):
-        for width in (6, 12, 40):
-            lines = broken(text, width)
-            assert max(map(len, lines)) <= width
-            assert "".join(line.strip() for line in lines) == text
+def test_levels_are_those_of_the_penalties_that_are_shown(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"placement": "fc1=0.5", "measure": "predictive_entropy", "accuracy": 0.9, "low": 0.1, "high": 0.2}
+    scores = {"aurc": 0.1, "error_auroc": 0.8, "isotonic_penalty": 0.3, "rearrangement_penalty": 0.2}
+    levels = {name: {"random": 0.5, "monotone": 0.1} for name in ("isotonic_penalty", "rearrangement_penalty")}
+    table = pd.DataFrame([row | scores | {"cost": 10.0}])
+
+    def told(columns: int, objective: str) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        print_rows(table, objective, levels)
+        return [line.split()[0] for line in capsys.readouterr().out.splitlines() if "random measure" in line]
+
+    assert told(80, "aurc") == []
+    assert told(200, "aurc") == ["isotonic_penalty"]
+    assert told(80, "rearrangement_penalty") == ["rearrangement_penalty"]
+
+
+def test_examples_are_cut_to_one_line_each(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = {"id": ["a long text " * 20, "short\nand broken"], "true_class": ["a" * 40, "dog"]}
+    rows |= {"predicted_class": ["cat", "dog"], "correct": [False, True], "probability": [0.5, 0.75]}
+    table = pd.DataFrame(rows | {"bald": [0.2, 0.1]})
+    print_examples(table, "bald")
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 80
+    assert "cat ✗" in lines[1]
+    assert lines[2].split() == ["short", "and", "broken", "dog", "dog", "0.750", "0.1"]
+    print_examples(table[["id", "bald"]].assign(dice=0.5), "bald")
+    assert capsys.readouterr().out.splitlines()[0].split() == ["example", "dice", "bald"]

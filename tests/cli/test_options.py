@@ -125,19 +125,33 @@ def test_every_option_of_every_command_has_a_help() -> None:
     assert [name for name, parameter in options.items() if not parameter.help] == []
 
 
-def test_data_options_are_the_arguments_of_load_data(
+@pytest.mark.parametrize(
+    ("command", "choices"),
+    [
+        (("sweep",), ("isotonic_penalty", "running_minimum_penalty", "nll", "multilabel_logits", "<mean|plain>")),
+        (("predict",), ("percentiles", "per_example", "per_pass", "multilabel_logits")),
+        (("study", "transformer-profile"), ("per_configuration", "component", "paper", "<auto|fp32|bf16>")),
+    ],
+)
+def test_help_breaks_no_choice(command: tuple[str, ...], choices: tuple[str, ...], monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = {word.strip(".,:;") for word in CliRunner().invoke(app, [*command, "--help"]).stdout.split()}
+    assert set(choices) <= shown
+
+
+def test_data_options_are_the_arguments_of_open_data(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from dropscope import loading
 
     asked: dict[str, Any] = {}
 
-    def load(name: str, model: Any, **options: Any) -> loading.LoadedData:
+    def open_data(name: str, **options: Any) -> Any:
         asked.update(options, name=name)
-        return loading.LoadedData([], remarks=("texts are cut; pass text_column='body'",))
+        return lambda model: loading.LoadedData([], remarks=("texts are cut; pass text_column='body'",))
 
-    monkeypatch.setattr(loading, "load_data", load)
-    DataOptions("a.csv", text_column="body").load(None)  # type: ignore[arg-type]
+    monkeypatch.setattr(loading, "open_data", open_data)
+    DataOptions("a.csv", text_column="body").open()(None)  # type: ignore[arg-type]
     assert capsys.readouterr().err == "remark: texts are cut; pass --text-column body\n"
     assert asked["name"] == "a.csv"
     assert asked["text_column"] == "body"

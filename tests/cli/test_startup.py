@@ -51,6 +51,7 @@ def test_a_mistake_is_reported_without_importing_anything_heavy() -> None:
         "--dta": ("sites", "toy.py:model", "--dta", "toy.py:data"),  # mistyped
         "--data": ("sites", "toy.py:model"),  # missing
         "stes": ("stes",),
+        "./nowhere": ("sites", "hf:./nowhere", *DATA),  # no such folder
         "whre-to-drop": ("study", "whre-to-drop"),
         "fc1": ("audit", "toy.py:model", "fc1=2", *DATA),  # a bad placement
         "fc2": ("predict", "toy.py:model", "--placement", "fc2=2", "--image", "a.nii.gz", "--out", "maps"),

@@ -44,9 +44,22 @@ def test_a_line_fits_and_nothing_is_lost(width: int) -> None:
 
 
 def test_folded_names_can_be_put_together_again() -> None:
-    for name in ("a.b.c" * 9, "x" * 50, "fc1=0.5", ""):
-        assert "".join(fold(name, 12)) == name
-        assert max(map(len, fold(name, 12))) <= 12
+    for name in ("a.b.c" * 9, "x" * 50, "conv2=0.3,layer.0.dense@weights=0.5", "fc1=0.5", "a,b", ""):
+        for width in (6, 12, 40):
+            assert "".join(fold(name, width)) == name
+            indented = fold(name, width, "  ")
+            assert "".join(line.strip() for line in indented) == name
+            assert max(map(len, (*fold(name, width), *indented))) <= width
+
+
+def test_a_narrow_terminal_leaves_columns_out_before_it_folds_names() -> None:
+    row = ["encoder.layer.0.output.dense=0.5", "0.1234", "0.1000–0.2000", "30.0×"]
+    table = Table(["placement", "score", "interval", "cost"], [row], least=32, ranks=(0, 0, 1, 2))
+    assert table.text(80).splitlines()[1].split() == row
+    narrow = table.text(55).splitlines()
+    assert narrow[1].split() == row[:3]
+    assert narrow[2].endswith(": cost")
+    assert len(table.text(24).splitlines()) > 3
 
 
 def test_a_short_table_has_few_lines_and_says_how_many_are_left() -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import dropscope as ds
+from dropscope.runs.ranking import best_table
 from support import zoo
 
 LONG = "a_layer_with_quite_a_long_name_indeed"
@@ -78,7 +79,10 @@ def test_a_run_by_another_score_is_shown_by_that(run: ds.Run) -> None:
 def test_the_best_rows_print_in_eighty_columns(run: ds.Run) -> None:
     best = run.best(count=4)
     lines = lines_of(str(best))
-    assert [word in lines[0] for word in ("placement", "measure", "accuracy↑", "aurc↓", "cost↓")] == [True] * 5
+    assert lines[0].split() == ["placement", "measure", "aurc↓", "vs", "plain", "accuracy↑"]
+    assert "95 % interval, cost↓" in lines[-2]  # left out for the long names, not folded into slivers
+    assert "vs plain: aurc less that of one plain pass" in lines[-1]
+    assert "95 % interval" in best_table(best, "aurc", "lower").text(140).splitlines()[0]
     assert f"{best.aurc.iloc[0]:.4f}" in str(best)
     assert lines_of(repr(run.best("error_auroc")))[0].count("↑") == 2
     assert "<script>" not in best._repr_html_()

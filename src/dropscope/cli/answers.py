@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dropscope.checks import check_choice, check_passes
+from dropscope.checks import check_choice, check_new_file, check_passes
 from dropscope.cli.app import app
 from dropscope.cli.console import print_examples, print_json, records, stderr, stdout
-from dropscope.cli.model import load_model, site_map_of, with_noises
+from dropscope.cli.model import load_both, site_map_of, with_noises
 from dropscope.cli.options import (
     AsJson,
     DataOptions,
@@ -26,7 +25,6 @@ from dropscope.cli.options import (
     takes_records,
     words,
 )
-from dropscope.errors import BadInput
 from dropscope.placement import Placement
 
 if TYPE_CHECKING:
@@ -56,14 +54,13 @@ def run_try(
     from dropscope.report import accuracy_curves
     from dropscope.runs import plan_trial, try_out
 
-    loaded = load_model(model)
-    data = source.load(loaded)
+    loaded, data = load_both(model, source)
     options: dict[str, Any] = {
         "budget": budget, "passes": passes, "seed": seed, "outputs": outputs, "device": device
     }  # fmt: skip
     if dry_run:
         plan = plan_trial(loaded.module, data, **options)
-        print_json(asdict(plan)) if as_json else stdout().print(str(plan), soft_wrap=True)
+        print_json(plan.facts()) if as_json else stdout().print(str(plan), soft_wrap=True)
         return
     choice = try_out(loaded.module, data, out=out, **options)
     picture = Path(out) / "curves.png"
@@ -101,7 +98,7 @@ def run_uncertainty(
     """Measure the uncertainty of every example: prediction, probability and each measure, the most uncertain first."""
     # A mistake in it is reported before torch is imported.
     asked = None if placement is None else with_noises(model, lambda: Placement.parse(placement))
-    target = None if out is None else _target(out, overwrite=overwrite)
+    target = None if out is None else check_new_file(out, "out", TABLE_FORMS, overwrite=overwrite)
     check_passes(passes)
     from dropscope import measures as known
     from dropscope.runs import uncertainty
@@ -110,8 +107,7 @@ def run_uncertainty(
     columns = [row.name for row in known.resolve(chosen)]
     by = sort or next((name for name in ("predictive_entropy", "plain_entropy") if name in columns), columns[0])
     check_choice(by, "sort", columns)
-    loaded = load_model(model)
-    data = source.load(loaded)
+    loaded, data = load_both(model, source)
     used = asked or _usual_placement(loaded, data)
     options: dict[str, Any] = {"seed": seed, "outputs": outputs, "device": device}
     if dry_run:
@@ -142,18 +138,6 @@ def _usual_placement(loaded: LoadedModel, data: LoadedData) -> Placement:
 
     site_map = site_map_of(loaded, few_inputs(data, loaded.module))
     return Placement.parse("own" if site_map.has_own else "last=0.5")
-
-
-def _target(out: str, *, overwrite: bool) -> Path:
-    """The file for the table, if it can be written."""
-    path = Path(out)
-    if path.suffix not in TABLE_FORMS:
-        raise BadInput("out must end in .csv or .parquet", "out", out, f"write out={path.stem or 'table'}.csv")
-    if path.exists() and not overwrite:
-        raise BadInput("out must not exist yet", "out", out, "choose another name, or add --overwrite")
-    if not path.parent.is_dir():
-        raise BadInput("out must be in a folder that exists", "out", out, f"create the folder {path.parent} first")
-    return path
 
 
 def _write(table: pd.DataFrame, target: Path) -> None:

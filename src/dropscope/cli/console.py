@@ -5,15 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+
+from dropscope.display import GAP, Column, cut, layout
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from dropscope.injection import Audit, Site
 
 _UNLIMITED = 100_000  # columns of what is no terminal
-_GAP = 2  # blanks between two columns
-_BREAKS = re.compile(r"(?<=,)|(?=[.@])")  # where a placement or the name of a site may be broken
+_CLASS = 18  # columns of a class's name
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -63,83 +61,22 @@ def print_plan(plan: dict[str, Any], noise: list[dict[str, Any]], as_json: bool)
         stdout().print(f"noise at {row['site']}: {row['noise']}, rate {row['rate']:g}")
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a table.
-
-    Attributes:
-        title: Its head.
-        cells: A text per row.
-        right: Whether the texts are numbers, set to the right.
-        breaks: How wide it stays where long texts may go on in the next line; 0 where they may not.
-        rank: How soon the column is left out where a terminal is narrow: the highest first, 0 never.
-    """
-
-    title: str
-    cells: Sequence[str]
-    right: bool = False
-    breaks: int = 0
-    rank: int = 0
-
-    @property
-    def width(self) -> int:
-        return max(map(len, [self.title, *self.cells]))
-
-
-def print_table(columns: Sequence[Column]) -> None:
-    """Prints columns side by side: at one line a row where they fit, else fewer columns and broken names.
-
-    A line below names the columns that were left out.
-    """
+def print_table(columns: Sequence[Column]) -> list[str]:
+    """Prints columns side by side, as far as they fit; a line below names those that do not, which it returns."""
     console = stdout()
-    shown = _fitting(columns, console.width)
-    left = console.width - sum(column.width + _GAP for column in shown if not column.breaks)
-    widths = [min(c.width, max(len(c.title), left)) if c.breaks else c.width for c in shown]
-    for row in [[column.title for column in shown], *zip(*(column.cells for column in shown), strict=True)]:
-        cells = [broken(cell, width) if c.breaks else [cell] for cell, c, width in zip(row, shown, widths, strict=True)]
-        for number in range(max(map(len, cells))):
-            parts = [cell[number] if number < len(cell) else "" for cell in cells]
-            set_out = [
-                part.rjust(width) if column.right else part.ljust(width)
-                for part, column, width in zip(parts, shown, widths, strict=True)
-            ]
-            console.print((" " * _GAP).join(set_out).rstrip(), soft_wrap=True)
-    left_out = [column.title for column in columns if column not in shown]
+    lines, left_out = layout(columns, console.width)
+    for line in lines:
+        console.print(line, soft_wrap=True)
     if left_out:
         console.print(f"not shown in {console.width} columns: {', '.join(left_out)}", style="dim")
+    return left_out
 
 
-def _fitting(columns: Sequence[Column], width: int) -> list[Column]:
-    """The columns that fit, the most important ones first; a column that may be broken needs less than it has."""
-    shown = list(columns)
-    for column in sorted((c for c in columns if c.rank), key=lambda c: -c.rank):
-        needed = sum(min(c.width, c.breaks) if c.breaks else c.width for c in shown) + _GAP * (len(shown) - 1)
-        if needed <= width:
-            break
-        shown.remove(column)
-    return shown
+def print_rows(rows: pd.DataFrame, objective: str, levels: Mapping[str, Mapping[str, float]]) -> None:
+    """Rows with the interval of the objective. An arrow says which direction is better.
 
-
-def broken(text: str, width: int) -> list[str]:
-    """A placement or the name of a site in lines of at most `width`: broken at commas and dots where that is enough.
-
-    >>> broken("conv2=0.3,layer.0.dense=0.5", 12)
-    ['conv2=0.3,', '  layer.0', '  .dense=0.5']
+    Below are the levels of the penalties that are shown: those of a random and of a monotone measure.
     """
-    lines, line = [], ""
-    for part in _BREAKS.split(text):
-        if line.strip() and len(line) + len(part) > width:
-            lines.append(line)
-            line = "  "
-        line += part
-        while len(line) > width:
-            lines.append(line[:width])
-            line = "  " + line[width:]
-    return [*lines, line] if line.strip() or not lines else lines
-
-
-def print_rows(rows: pd.DataFrame, objective: str) -> None:
-    """Rows with the interval of the objective. An arrow says which direction is better."""
     from dropscope.scores import TABLE as SCORES
 
     arrows = {"lower": "↓", "higher": "↑"}
@@ -149,7 +86,7 @@ def print_rows(rows: pd.DataFrame, objective: str) -> None:
 
     ends = zip(rows.low, rows.high, strict=True)
     others = [name for name in ("aurc", "error_auroc", "isotonic_penalty") if name != objective and name in rows]
-    print_table(
+    left_out = print_table(
         [
             Column("placement", list(rows.placement), breaks=22),
             Column("measure", list(rows.measure)),
@@ -160,26 +97,27 @@ def print_rows(rows: pd.DataFrame, objective: str) -> None:
             *(score(name, 4 + number) for number, name in enumerate(others)),
         ]
     )
+    for name, level in levels.items():
+        if name in (objective, *others) and f"{name}↓" not in left_out:
+            ends_of = f"random measure {level['random']:.4f}, of a monotone one {level['monotone']:.4f}"
+            stdout().print(f"{name} of a {ends_of}", soft_wrap=True)
 
 
 def print_examples(table: pd.DataFrame, by: str) -> None:
     """A line per example, the measure `by` last; what identifies an example is cut to what the terminal has left."""
-    shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    shown.add_column("example", no_wrap=True, overflow="ellipsis", ratio=1)
-    names = [name for name in ("true_class", "label") if name in table][:1]
-    names += ["predicted_class" if "predicted_class" in table else "prediction"]
-    for name in names:
-        longest = max(map(len, (name, *(str(value) for value in table[name]))), default=0)
-        width = min(longest + 2, 16)
-        shown.add_column(name.replace("_", " "), no_wrap=True, overflow="ellipsis", min_width=width, max_width=20)
-    for name in ("probability", by):
-        shown.add_column(name, justify="right", no_wrap=True, min_width=len(name))
-    for row in table.to_dict("records"):
-        wrong = " ✗" if row.get("correct") in (False, 0) else ""
-        cells = [str(row[name]) for name in names]
-        cells[-1] += wrong
-        shown.add_row(" ".join(str(row["id"]).split()), *cells, f"{row['probability']:.3f}", f"{row[by]:.4g}")
-    stdout().print(shown)
+    known = [name for name in ("true_class", "label") if name in table][:1]
+    known += [name for name in ("predicted_class", "prediction") if name in table][:1]
+    cells = {name: [cut(str(value), _CLASS) for value in table[name]] for name in known}
+    if "correct" in table:
+        marks = ["" if right else " ✗" for right in table.correct]
+        cells[known[-1]] = [text + mark for text, mark in zip(cells[known[-1]], marks, strict=True)]
+    columns = [Column(name.replace("_", " "), texts) for name, texts in cells.items()]
+    shares = [name for name in ("probability", "dice") if name in table]
+    columns += [Column(name, [f"{value:.3f}" for value in table[name]], right=True, rank=1) for name in shares]
+    columns.append(Column(by, [f"{value:.4g}" for value in table[by]], right=True))
+    left = stdout().width - sum(column.width + GAP for column in columns)
+    examples = [cut(" ".join(str(value).split()), max(left, _CLASS)) for value in table["id"]]
+    print_table([Column("example", examples), *columns])
 
 
 def print_sites(sites: Sequence[Site]) -> None:

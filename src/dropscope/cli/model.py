@@ -34,7 +34,7 @@ from dropscope.placement import Placement
 
 if TYPE_CHECKING:
     from dropscope.injection import SiteMap
-    from dropscope.loading import LoadedModel
+    from dropscope.loading import LoadedData, LoadedModel
     from dropscope.runs import Run
     from dropscope.tracing import Point
 
@@ -124,16 +124,17 @@ def sweep(
     from dropscope.runs import plan_sweep
     from dropscope.runs import sweep as run_sweep
 
-    loaded = load_model(model)
-    dataset = source.load(loaded)
+    loaded, dataset = load_both(model, source)
     options: dict[str, Any] = {
         "seed": seed, "label": label, "outputs": outputs, "device": device, "memory": memory, "out": out
     }  # fmt: skip
     if dry_run:
-        plan = plan_sweep(loaded.module, placements, dataset, passes, **options)
+        with asked.explained():
+            plan = plan_sweep(loaded.module, placements, dataset, passes, **options)
         print_json(asdict(plan)) if as_json else stdout().print(str(plan), soft_wrap=True)
         return
-    run = run_sweep(loaded.module, placements, dataset, passes, objective=objective, progress=None, **options)
+    with asked.explained():
+        run = run_sweep(loaded.module, placements, dataset, passes, objective=objective, progress=None, **options)
     best, baseline = run.best(objective, 10), run.with_intervals(run.baseline, objective)
     if as_json:
         judged = None if run.verdict is None else {"word": run.verdict.word, **asdict(run.verdict)}
@@ -142,11 +143,7 @@ def sweep(
         return
     import pandas as pd
 
-    print_rows(pd.concat([best, baseline]), objective)
-    levels = run.levels["isotonic_penalty"]
-    stdout().print(
-        f"isotonic penalty of a random measure {levels['random']:.4f}, of a monotone one {levels['monotone']:.4f}"
-    )
+    print_rows(pd.concat([best, baseline]), objective, run.levels)
     _print_verdict(run)
     stdout().print(f"{len(run.rows)} rows by the {run.engine} engine" + (f" in {run.folder}" if run.folder else ""))
 
@@ -196,12 +193,19 @@ def load_model(name: str) -> LoadedModel:
     return loaded
 
 
+def load_both(model: str, source: DataOptions, *, labelled: bool = True) -> tuple[LoadedModel, LoadedData]:
+    """The model and its data; a mistake in the options of the data is reported before the model is loaded."""
+    opened = source.open(labelled=labelled)
+    loaded = load_model(model)
+    return loaded, opened(loaded)
+
+
 def _load(model: str, source: DataOptions) -> tuple[LoadedModel, Any]:
     """The model, and the inputs of the first few examples."""
     from dropscope.loading import few_inputs
 
-    loaded = load_model(model)
-    return loaded, few_inputs(source.load(loaded, labelled=False), loaded.module)
+    loaded, data = load_both(model, source, labelled=False)
+    return loaded, few_inputs(data, loaded.module)
 
 
 def site_map_of(loaded: LoadedModel, example: Any) -> SiteMap:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_a
 
 import typer
 
+from dropscope.checks import check_checkpoint
 from dropscope.cli.console import stderr
 from dropscope.cli.flags import Flag, spell
 from dropscope.errors import BadInput
@@ -29,13 +30,40 @@ if TYPE_CHECKING:
 Command = Callable[..., None]
 Number = TypeVar("Number", int, float)
 
+_BESIDE = 14  # characters of choices that stand beside an option
 _FOR_PYTHON = ("progress",)  # a command decides by the terminal
+
+
+def in_words(text: str, kind: Any) -> dict[str, Any]:
+    """The help and the metavar of an option.
+
+    Many choices stand in the help, where lines break between words; a few stand beside the option.
+
+    >>> in_words("How.", Literal["on", "off"]), in_words("Which.", Literal["predictive_entropy", "averaged_variance"])
+    ({'help': 'How.'}, {'help': 'Which. One of predictive_entropy, averaged_variance.', 'metavar': '<choice>'})
+    """
+    choices = get_args(kind) if get_origin(kind) is Literal else ()
+    if len("|".join(choices)) <= _BESIDE:
+        return {"help": text}
+    return {"help": f"{text} One of {', '.join(choices)}.", "metavar": "<choice>"}
+
+
+def _check_model(name: str | None) -> str | None:
+    """The name of a model; a folder that is not there is reported before torch is imported."""
+    if name is not None and name.startswith("hf:"):
+        check_checkpoint(name.removeprefix("hf:"))
+    return name
+
 
 # --- options that several commands share ------------------------------------------------------------------------------
 
 ModelName = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="The model: file.py:callable, package.module:callable or hf:CHECKPOINT."),
+    typer.Argument(
+        metavar="MODEL",
+        help="The model: file.py:callable, package.module:callable or hf:CHECKPOINT.",
+        callback=_check_model,
+    ),
 ]
 PlacementText = Annotated[
     str,
@@ -49,17 +77,13 @@ Measures = Annotated[str | None, typer.Option(help="Measures, comma-separated. D
 LabelRule = Annotated[
     Literal["mean", "plain"], typer.Option(help="What predicts the label: the averaged passes, or one plain pass.")
 ]
-Outputs = Annotated[
-    Literal["logits", "probabilities", "binary_logit", "multilabel_logits"],
-    typer.Option(help="What the model returns."),
-]
-Objective = Annotated[
-    Literal[
-        "isotonic_penalty", "rearrangement_penalty", "running_minimum_penalty", "aurc", "excess_aurc", "augrc",
-        "error_auroc", "error_auprc", "ece", "brier", "nll",
-    ],
-    typer.Option(help="Score that chooses the best rows."),
+_Outputs = Literal["logits", "probabilities", "binary_logit", "multilabel_logits"]
+Outputs = Annotated[_Outputs, typer.Option(**in_words("What the model returns.", _Outputs))]
+_Objective = Literal[
+    "isotonic_penalty", "rearrangement_penalty", "running_minimum_penalty", "aurc", "excess_aurc", "augrc",
+    "error_auroc", "error_auprc", "ece", "brier", "nll",
 ]  # fmt: skip
+Objective = Annotated[_Objective, typer.Option(**in_words("Score that chooses the best rows.", _Objective))]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda. Default: the device of the model.")]
 Memory = Annotated[str, typer.Option(help="Memory budget, such as 4GiB.")]
 RunFolder = Annotated[str | None, typer.Option(help="Folder of the run. An interrupted run resumes from it.")]
@@ -72,7 +96,7 @@ class DataOptions:
     """Where the data of a command comes from. Every command that reads data takes this record.
 
     This is the one place for options of data: a field added here, with its line below, is an option of all those
-    commands, and reaches `loading.load_data` as an argument of the same name.
+    commands, and reaches `loading.open_data` as an argument of the same name.
 
     Attributes:
         data: The data: file.py:callable, a .csv, .jsonl or .parquet of texts, or an image folder with a sub-folder per
@@ -101,15 +125,23 @@ class DataOptions:
     transforms: str | None = None
     class_names: str | None = None
 
-    def load(self, model: LoadedModel, *, labelled: bool = True) -> LoadedData:
-        """The data, with its remarks on stderr; what needs no labels leaves them unread."""
-        from dropscope.loading import load_data
+    def open(self, *, labelled: bool = True) -> Callable[[LoadedModel], LoadedData]:
+        """The data short of what depends on the model; what needs no labels leaves them unread.
+
+        What it returns loads the rest, with its remarks on stderr.
+        """
+        from dropscope.loading import open_data
 
         options = asdict(self)
-        loaded = load_data(options.pop("data"), model, labelled=labelled, **options)
-        for remark in loaded.remarks:
-            stderr().print(f"remark: {spell(remark, {name: Flag(_flag(name)) for name in options})}")
-        return loaded
+        opened = open_data(options.pop("data"), labelled=labelled, **options)
+
+        def load(model: LoadedModel) -> LoadedData:
+            loaded = opened(model)
+            for remark in loaded.remarks:
+                stderr().print(f"remark: {spell(remark, {name: Flag(_flag(name)) for name in options})}")
+            return loaded
+
+        return load
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------
@@ -198,20 +230,18 @@ def _fields(record: Any, flags: Mapping[str, str], without: Sequence[str]) -> di
         name, default = field.name, field.default
         kind, items = _kind(hints[name])
         decl = f"{spelled[name]}/--no-{spelled[name][2:]}" if default is True else spelled[name]
+        shown = in_words(_help(texts.get(name, ""), spelled), kind)
+        if items is not None:
+            shown["metavar"] = f"<{items.__name__},…>"
         if default is None:
             kind = kind | None
         elif items is not None and default is not MISSING:
             default = ",".join(map(str, default))
-        option = typer.Option(
-            decl,
-            help=_help(texts.get(name, ""), spelled),
-            metavar=None if items is None else f"<{items.__name__},…>",
-        )
         parameter = inspect.Parameter(
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=inspect.Parameter.empty if default is MISSING else default,
-            annotation=Annotated[kind, option],
+            annotation=Annotated[kind, typer.Option(decl, **shown)],
         )
         found[name] = _Field(parameter, spelled[name], items)
     return found

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from dropscope.errors import BadInput, Phrase, first_line
 from dropscope.placement import RATES, Placement, PlacementGrid
 
 _COMMENT = re.compile(r"(^|\s)#.*")  # a # inside a name is the number of a call: fc1#2=0.5
+_RATE = re.compile(r"=[\d.]*\d")
 _REMEDY = "write placements='own;own*2;fc1=0.5', or name a file with a placement a line"
 
 
@@ -49,6 +51,19 @@ class PlacementOptions:
             return named
         grid = PlacementGrid(self.sites, self.rates, self.positions, self.noise)
         return [*named, *grid] if named else grid
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """What a model refuses about a placement, in the words of the option that named it."""
+        try:
+            yield
+        except BadInput as error:
+            if error.name != "placement":
+                raise
+            received, remedy, name = error.received, error.remedy, "placements"
+            if re.split("[#@=]", str(received))[0] in {re.split("[#@]", site)[0] for site in self.sites}:
+                received, remedy, name = _RATE.sub("", str(received)), _RATE.sub("", remedy), "sites"
+            raise BadInput(error.what.replace("placement", name, 1), name, received, remedy) from error
 
     def _refuse_grid(self) -> None:
         """Refuses what says how a grid is made where there is none."""

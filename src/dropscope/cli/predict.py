@@ -53,12 +53,17 @@ def run_predict(
     ] = None,
     scale: Annotated[
         Literal["percentiles", "none"] | None,
-        typer.Option(help="percentiles: the 5th of each channel becomes 0, the 95th 1 (default without --transforms)."),
+        typer.Option(
+            metavar="<choice>",
+            help="percentiles: the 5th of each channel becomes 0, the 95th 1 (default without --transforms); or none.",
+        ),
     ] = None,
     outputs: Outputs = "logits",
     masks: Annotated[
         Literal["per_example", "per_pass"],
-        typer.Option(help="per_example: a draw for each window; per_pass: one for all windows of a pass."),
+        typer.Option(
+            metavar="<choice>", help="per_example: a draw for each window; per_pass: one for all windows of a pass."
+        ),
     ] = "per_example",
     batch_size: Annotated[int, typer.Option(help="Windows at once.")] = 4,
     seed: Seed = 0,
@@ -84,6 +89,7 @@ def run_predict(
     }  # fmt: skip
     if measures is not None:
         options["measures"] = words(measures)
+    volumes.find_cases(images)  # a file that is missing is reported before the model is loaded
     loaded = load_model(model)
     if dry_run:
         plan = volumes.plan_prediction(loaded.module, placement, images, out, **options)

@@ -8,11 +8,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from dropscope.checks import check_passes
+from dropscope.checks import check_new_file, check_passes
 from dropscope.cli.app import app
 from dropscope.cli.console import print_json, records, stdout
 from dropscope.cli.options import AsJson, DryRun, Passes
-from dropscope.errors import BadInput
 from dropscope.placement import PlacementGrid
 
 DEFAULT_FILE = "my_model.py"
@@ -54,7 +53,7 @@ def new(
     """Write a Python file with a model and data for the other commands. It runs as it is; then put your own in."""
     command = f"dropscope sites {file}:model --data {file}:data"
     if dry_run:
-        check_target(file)
+        check_new_file(file, "file", (".py",))
         answer = {"would_write": file, "lines": template(framework, file).count("\n"), "next": command}
     else:
         answer = {"wrote": str(write_template(framework, file)), "next": command}
@@ -75,25 +74,9 @@ def template(framework: str, file: str = DEFAULT_FILE) -> str:
     return text.replace(DEFAULT_FILE, file)
 
 
-def check_target(file: str) -> Path:
-    """The path, if a template can be written there.
-
-    Raises:
-        BadInput: If it is no Python file, exists already, or has no folder.
-    """
-    path = Path(file)
-    if path.suffix != ".py":
-        raise BadInput("file must end in .py", "file", file, f"write {path.stem or 'my_model'}.py")
-    if path.exists():
-        raise BadInput("file must not exist yet", "file", file, "choose another name, or move the file away")
-    if not path.parent.is_dir():
-        raise BadInput("file must be in a folder that exists", "file", file, f"create the folder {path.parent} first")
-    return path
-
-
 def write_template(framework: str, file: str = DEFAULT_FILE) -> Path:
     """Writes the template to a new file, and never over an existing one."""
-    path = check_target(file)
+    path = check_new_file(file, "file", (".py",))
     with path.open("x", encoding="utf-8") as new:
         new.write(template(framework, file))
     return path

@@ -10,6 +10,9 @@ import pandas as pd
 from dropscope.display import Table
 
 _ARROWS = {"lower": "↓", "higher": "↑"}
+_DIFFERENCE, _INTERVAL = "vs plain", "95 % interval"
+_RANKS = {"accuracy↑": 1, _INTERVAL: 2, "cost↓": 3}  # what a narrow terminal leaves out, the highest first
+_NAME = 30  # columns that a placement keeps
 
 
 class BestRows(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
@@ -41,18 +44,24 @@ class BestRows(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
 
 def best_table(rows: pd.DataFrame, score: str, direction: str, caption: str = "", notes: Iterable[str] = ()) -> Table:
     """The columns by which rows are chosen. An arrow says which direction is better."""
-    titles = ["placement", "measure", "accuracy↑", f"{score}{_ARROWS[direction]}"]
-    with_interval = "low" in rows and bool(rows.low.notna().any())
-    with_difference = "aurc_minus_single_pass" in rows and score == "aurc"
-    titles += ["95 % interval"] * with_interval + ["− 1 pass"] * with_difference + ["cost↓"]
-    return Table(titles, [_cells(row, score, titles) for row in rows.to_dict("records")], caption, list(notes), names=2)
+    titles = ["placement", "measure", f"{score}{_ARROWS[direction]}"]
+    notes = list(notes)
+    if "aurc_minus_single_pass" in rows and score == "aurc":
+        titles.append(_DIFFERENCE)
+        notes.insert(0, f"{_DIFFERENCE}: aurc less that of one plain pass ranked by entropy; below 0 is better")
+    titles += ["accuracy↑"] + [_INTERVAL] * ("low" in rows and bool(rows.low.notna().any())) + ["cost↓"]
+    cells = [_cells(row, score, titles) for row in rows.to_dict("records")]
+    return Table(titles, cells, caption, notes, names=2, least=_NAME, ranks=[_RANKS.get(title, 0) for title in titles])
 
 
 def _cells(row: dict[str, Any], score: str, titles: list[str]) -> list[str]:
-    name = "plain pass" if row["measure"].startswith("plain_") and row["placement"] == "none" else row["placement"]
-    cells = [name, row["measure"], f"{row['accuracy']:.4f}", f"{row[score]:.4f}"]
-    if "95 % interval" in titles:
-        cells.append("" if pd.isna(row["low"]) else f"{row['low']:.4f}–{row['high']:.4f}")
-    if "− 1 pass" in titles:
-        cells.append(f"{row['aurc_minus_single_pass']:+.4f}")
-    return [*cells, f"{row['cost']:.1f}×" if row["cost"] < 100 else f"{row['cost']:.0f}×"]
+    plain = row["measure"].startswith("plain_") and row["placement"] == "none"
+    cells = {
+        "placement": "plain pass" if plain else row["placement"],
+        "measure": row["measure"],
+        _DIFFERENCE: f"{row.get('aurc_minus_single_pass', 0.0):+.4f}",
+        "accuracy↑": f"{row['accuracy']:.4f}",
+        _INTERVAL: "" if pd.isna(row.get("low")) else f"{row['low']:.4f}–{row['high']:.4f}",
+        "cost↓": f"{row['cost']:.1f}×" if row["cost"] < 100 else f"{row['cost']:.0f}×",
+    }
+    return [cells.get(title, f"{row[score]:.4f}") for title in titles]
