@@ -41,7 +41,7 @@ def test_options_that_do_not_fit_are_refused(write):
     write("val.csv", "text\na\n")
     with refused("image_size") as caught:
         load_data("val.csv", PLAIN, image_size="3")
-    assert "text_column and label_column" in caught.value.remedy
+    assert "text_column= and label_column=" in caught.value.remedy
 
 
 def test_a_text_table_needs_a_tokenizer(write):
