@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from dropscope.engine.writes import without_writes
 from dropscope.errors import DropscopeError, first_line
 from dropscope.model import Call, code_fingerprint, random_state_kept, shadow, undisturbed, writes
 from dropscope.tracing import About, Point, Visitor, trace
@@ -127,7 +128,7 @@ def _program(
     with warnings.catch_warnings(), torch.no_grad(), random_state_kept(), trace(copy, marker):
         warnings.simplefilter("ignore")
         program = torch.export.export(_Call(copy), (args, kwargs), dynamic_shapes=shapes, strict=False)
-        return program.run_decompositions({})
+        return without_writes(program)
 
 
 class _Call(nn.Module):
