@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,38 +28,17 @@ _WRITTEN_OUT: dict[str, Callable[[Tensor], Tensor]] = {"": lambda x: x, "relu": 
 NARROW = 32  # channels in and out up to which our convolution is faster than cuDNN's (benchmarks/models.py)
 
 
-class RowNoise(NamedTuple):
-    """The arguments of `segments.disturb_rows` behind the value."""
-
-    dim: int
-    folded: int
-    units: tuple[int, ...]
-    noise: str
-    uniform: Tensor
-    level: Tensor
-    gain: Tensor
-    parent: Any
-
-
-class Affine(NamedTuple):
-    """A BatchNorm of a trained model."""
-
-    weight: Tensor | None
-    bias: Tensor | None
-    mean: Tensor
-    variance: Tensor
-    epsilon: float
-
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """Scale and shift per channel."""
-        scale = torch.rsqrt(self.variance + self.epsilon)
-        scale = scale if self.weight is None else scale * self.weight
-        shift = -self.mean * scale
-        return scale, shift if self.bias is None else shift + self.bias
-
-
 def pointwise(value: Tensor, noise: Any, affine: Any, other: Any, copies: Any, activation: str) -> Tensor:
-    """activation(norm(noise(value)) + other). `other` stands for itself `copies` times over, where that is not None."""
+    """activation(norm(noise(value)) + other), or as much of it as is not None.
+
+    Args:
+        value: Rows.
+        noise: The arguments of `segments.disturb_rows` behind the value.
+        affine: Scale and shift of each channel: a BatchNorm of a trained model.
+        other: What is added; it stands for itself `copies` times over, where that is not None.
+        copies: See there.
+        activation: A name of `_WRITTEN_OUT`.
+    """
     if runs_kernels(value.device):
         from dropscope.engine import kernels
 
@@ -68,19 +47,19 @@ def pointwise(value: Tensor, noise: Any, affine: Any, other: Any, copies: Any, a
             return found
     x = value if noise is None else disturb_rows(value, *noise)
     if affine is not None:
-        weight, bias, mean, variance, epsilon = affine
-        x = F.batch_norm(x, mean, variance, weight, bias, eps=epsilon)
+        scale, shift = (part.view(-1, *[1] * (x.dim() - 2)) for part in affine)
+        x = x * scale + shift
     if other is not None:
         x = x + (other if copies is None else spread(other, 0, copies))
     return _WRITTEN_OUT[activation](x)
 
 
-def narrow_convolution(value: Tensor, weight: Tensor, bias: Any) -> Tensor:
-    """A 3×3 convolution with stride and padding 1."""
+def narrow_convolution(value: Tensor, weight: Tensor, bias: Any, taps: Tensor) -> Tensor:
+    """A 3×3 convolution with stride and padding 1; `taps[9, outputs, channels]` is its weight for the kernel."""
     if runs_kernels(value.device):
         from dropscope.engine import kernels
 
-        found = kernels.narrow_convolution(value, weight, bias)
+        found = kernels.narrow_convolution(value, taps, bias)
         if found is not None:
             return found
     return F.conv2d(value, weight, bias, 1, 1)
@@ -109,9 +88,14 @@ def fuse(module: nn.Module) -> None:
         chain = _chain(node)
         if chain is not None:
             taken.update(chain.nodes)
-            _replace(graph, chain)
+            _replace(module, chain)
         elif _is_narrow(node):
-            node.target, node.args, node.kwargs = narrow_convolution, (*node.args, None)[:3], {}
+            weight = _tensor(node.args[1])
+            assert weight is not None
+            taps = weight.permute(2, 3, 0, 1).reshape(9, *weight.shape[:2]).contiguous()
+            with graph.inserting_before(node):
+                kept = _constant(module, taps)
+            node.target, node.args = narrow_convolution, (*(*node.args, None)[:3], kept)
     graph.eliminate_dead_code()
     graph.lint()
     module.recompile()
@@ -157,9 +141,15 @@ def _take_norm(chain: _Chain, norm: fx.Node) -> None:
         result = _only_user(norm)
         if result is None or result.target is not operator.getitem or result.args[1] != 0:
             return
-    if norm.kwargs or (training is not None and norm.args[training]) or None in norm.args[3:5]:
+    weight, bias, mean, variance = (_tensor(one) for one in norm.args[1:5])
+    known = [a is None or _tensor(a) is not None for a in norm.args[1:3]]
+    trained = mean is not None and variance is not None and all(known)
+    if not trained or norm.kwargs or (training is not None and norm.args[training]):
         return
-    chain.affine = (*norm.args[1:5], norm.args[_BATCH_NORMS[norm.target]])
+    scale = torch.rsqrt(variance + norm.args[_BATCH_NORMS[norm.target]])
+    scale = scale if weight is None else scale * weight
+    shift = -mean * scale
+    chain.affine = scale, shift if bias is None else shift + bias
     chain.nodes += [norm] if result is norm else [norm, result]  # type: ignore[list-item]
 
 
@@ -176,15 +166,23 @@ def _take_sum(chain: _Chain, node: fx.Node, mine: Any) -> None:
     chain.nodes.append(node)
 
 
-def _replace(graph: fx.Graph, chain: _Chain) -> None:
-    last = chain.nodes[-1]
+def _replace(module: fx.GraphModule, chain: _Chain) -> None:
+    graph, last = module.graph, chain.nodes[-1]
     with graph.inserting_before(last):
+        affine = None if chain.affine is None else tuple(_constant(module, part) for part in chain.affine)
         made = graph.call_function(
-            pointwise, (chain.value, chain.noise, chain.affine, chain.other, chain.copies, chain.activation)
+            pointwise, (chain.value, chain.noise, affine, chain.other, chain.copies, chain.activation)
         )
     last.replace_all_uses_with(made)
     for node in reversed(chain.nodes):
         graph.erase_node(node)
+
+
+def _constant(module: fx.GraphModule, value: Tensor) -> fx.Node:
+    """A value computed once, as the graph reads it."""
+    name = f"computed_{sum(1 for _ in module.buffers())}"
+    module.register_buffer(name, value.detach(), persistent=False)
+    return module.graph.get_attr(name)
 
 
 def _is_narrow(node: fx.Node) -> bool:

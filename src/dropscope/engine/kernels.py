@@ -14,8 +14,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dropscope.engine.chains import Affine
-
 SUMS = 4  # behind the class sums: Σ p log p, Σ (max − shift), Σ (max − shift)², Σ (p(c*) − p*(c*))²
 
 
@@ -316,7 +314,7 @@ def pointwise(value: Tensor, noise: Any, affine: Any, other: Tensor | None, acti
     if affine is not None:
         if noise is not None and kind == 3 and value.dim() > 2:
             return None
-        scale, shift = (part.contiguous() for part in Affine(*affine).factors())
+        scale, shift = affine
     if other is not None and (
         not other.is_contiguous()
         or other.dtype != value.dtype
@@ -380,13 +378,15 @@ def _narrow_convolution(
     tl.store(out + to, total, mask=here[None, :] & (column < outputs)[:, None])
 
 
-def narrow_convolution(value: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
-    """A 3×3 convolution with stride and padding 1; None where the values do not lie as the kernel needs them."""
+def narrow_convolution(value: Tensor, taps: Tensor, bias: Tensor | None) -> Tensor | None:
+    """A 3×3 convolution with stride and padding 1 by `taps[9, outputs, channels]`.
+
+    None where the values do not lie as the kernel needs them.
+    """
     if value.dtype != torch.float32 or not value.is_contiguous() or value.dim() != 4:
         return None
     images, channels, height, width = value.shape
-    outputs = weight.shape[0]
-    taps = weight.permute(2, 3, 0, 1).reshape(9, outputs, channels).contiguous()
+    outputs = taps.shape[1]
     out = torch.empty((images, outputs, height, width), dtype=value.dtype, device=value.device)
     pixels, tile = images * height * width, 128
     if pixels:
