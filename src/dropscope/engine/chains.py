@@ -141,16 +141,22 @@ def _take_norm(chain: _Chain, norm: fx.Node) -> None:
         result = _only_user(norm)
         if result is None or result.target is not operator.getitem or result.args[1] != 0:
             return
-    weight, bias, mean, variance = (_tensor(one) for one in norm.args[1:5])
-    known = [a is None or _tensor(a) is not None for a in norm.args[1:3]]
-    trained = mean is not None and variance is not None and all(known)
-    if not trained or norm.kwargs or (training is not None and norm.args[training]):
+    given = [_tensor(one) for one in norm.args[1:5]]
+    missing = any(found is None and one is not None for found, one in zip(given, norm.args[1:5], strict=True))
+    if missing or None in norm.args[3:5] or norm.kwargs or (training is not None and norm.args[training]):
         return
-    scale = torch.rsqrt(variance + norm.args[_BATCH_NORMS[norm.target]])
+    chain.affine = _affine(norm.args[_BATCH_NORMS[norm.target]], *given)  # type: ignore[arg-type]
+    chain.nodes += [norm] if result is norm else [norm, result]  # type: ignore[list-item]
+
+
+def _affine(
+    epsilon: float, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Scale and shift of each channel."""
+    scale = torch.rsqrt(variance + epsilon)
     scale = scale if weight is None else scale * weight
     shift = -mean * scale
-    chain.affine = scale, shift if bias is None else shift + bias
-    chain.nodes += [norm] if result is norm else [norm, result]  # type: ignore[list-item]
+    return scale, shift if bias is None else shift + bias
 
 
 def _take_sum(chain: _Chain, node: fx.Node, mine: Any) -> None:
