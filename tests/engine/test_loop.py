@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from dropscope import injected
 from dropscope.data.batches import Batch
+from dropscope.engine.choice import choose_engine
 from dropscope.engine.loop import LoopEngine
 from dropscope.engine.session import open_session
 from dropscope.noise import keyed as noise
@@ -89,3 +90,42 @@ def test_the_model_is_afterwards_what_it_was(untouched) -> None:
         session = open_session(model, zoo.images())
         for _ in LoopEngine(session, session.resolve(["conv1=.5"]), 2).statistics(0, {"sum_p"}):
             pass
+
+
+class Fickle(nn.Module):
+    """Calls an activation once more for large inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu(self.first(x))
+        if float(x.abs().max()) > 100:
+            hidden = torch.relu(hidden - 1)
+        return self.last(hidden)
+
+
+def test_a_model_that_goes_another_way_is_followed_from_there_on() -> None:
+    x = torch.cat([zoo.vectors(2), torch.full((2, 8), 1000.0), zoo.vectors(2)])
+    session = open_session(zoo.seeded(Fickle), x, batch_size=2)
+    resolved = session.resolve(["first=.3"])
+    quick, slow = LoopEngine(session, resolved, 3), LoopEngine(session, resolved, 3, traced=True)
+    for batch in session.data.batches:
+        assert torch.equal(passes_of(quick, 0, batch), passes_of(slow, 0, batch))
+
+
+def test_passes_of_a_small_model_are_folded_and_equal_those_one_by_one() -> None:
+    session = open_session(net(), zoo.vectors(7), batch_size=3)
+    resolved = session.resolve(["0=.5", "none", "last=.2"])
+    folded = choose_engine(session, resolved, 5, "loop")
+    assert isinstance(folded, LoopEngine)
+    assert folded.fold
+    reference = choose_engine(session, resolved, 5, "reference")
+    for batch in session.data.batches:
+        forwards: list[int] = []
+        for number in range(3):
+            fast = torch.cat([b.probabilities for b in folded.samples(number, batch, range(5), forwards.append)])
+            slow = torch.cat([b.probabilities for b in reference.samples(number, batch, range(5))])
+            torch.testing.assert_close(fast, slow, atol=1e-6, rtol=0)
+        assert forwards == [5 * batch.n, *[batch.n] * 5, 5 * batch.n]

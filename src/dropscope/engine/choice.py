@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 
 import torch
@@ -11,10 +12,10 @@ from dropscope.checks import check_choice
 from dropscope.device import free_bytes
 from dropscope.engine.engine import Engine
 from dropscope.engine.graph import CaptureFailed
-from dropscope.engine.loop import LoopEngine, folds, rows_at_once
+from dropscope.engine.loop import LoopEngine, folds, folds_small, rows_at_once
 from dropscope.engine.session import Session, sealed
 from dropscope.engine.shared import SharedEngine
-from dropscope.errors import BadInput, Phrase
+from dropscope.errors import BadInput, Phrase, first_line
 from dropscope.injection import ResolvedPlacement
 
 log = logging.getLogger("dropscope")
@@ -41,7 +42,7 @@ def choose_engine(
         placements: Resolved placements; engines number them in this order.
         passes: Passes of each.
         engine: "auto" takes the shared engine where it can run and says why where it cannot; "shared" insists on it;
-            "loop" (or "reference") takes the plain loop.
+            "loop" takes the plain loop; "reference" the same, pass by pass and with every value followed.
         memory: Bytes to plan with; what is free, if None.
         fixed: Whether block sizes must stay as planned, because a folder holds results of them.
         verified: Whether every site is compared with the loop; else one placement is, which is enough to plan by.
@@ -50,8 +51,10 @@ def choose_engine(
         BadInput: For an unknown engine, or where the shared one is asked for and cannot run.
     """
     check_choice(engine, "engine", ENGINES)
-    if engine in ("loop", "reference"):
-        return LoopEngine(session, placements, passes)
+    if engine == "reference":
+        return LoopEngine(session, placements, passes, traced=True)
+    if engine == "loop":
+        return _small_folded(session, placements, passes, memory, "")
     if not any(placements):
         return LoopEngine(session, placements, passes, reason="without noise there is nothing to share")
     if session.half:
@@ -75,12 +78,12 @@ def choose_engine(
 def folded_loop(
     session: Session, placements: Sequence[ResolvedPlacement], passes: int, memory: int | None, reason: str
 ) -> LoopEngine:
-    """The loop, with several passes of a text batch in one forward where that gives the same answers.
+    """The loop, with several passes of a batch in one forward where that pays and gives the same answers.
 
     A run that goes on in its folder sizes its forwards by the `memory` it was planned with: last bits follow from it.
     """
     if not folds(session):
-        return LoopEngine(session, placements, passes, reason=reason)
+        return _small_folded(session, placements, passes, memory, reason)
     sorted_data = session.data.length_sorted(lambda length: rows_at_once(session.model, length, session.device, memory))
     on_device = session.with_data(sorted_data.on(session.device))
     folded = LoopEngine(on_device, placements, passes, fold=True, memory=memory, reason=reason)
@@ -91,11 +94,26 @@ def folded_loop(
     return LoopEngine(session, placements, passes, reason=reason)
 
 
+def _small_folded(
+    session: Session, placements: Sequence[ResolvedPlacement], passes: int, memory: int | None, reason: str
+) -> LoopEngine:
+    if folds_small(session, memory) and any(placements):
+        folded = LoopEngine(session, placements, passes, fold=True, memory=memory, reason=reason)
+        try:
+            apart = _difference(session, folded)
+        except (RuntimeError, TypeError, ValueError, LookupError) as error:
+            apart = math.inf
+            log.debug("passes run one by one: in one forward, %s", first_line(error))
+        if apart <= (_FOLDED_HALF if session.half else _FOLDED):
+            return folded
+    return LoopEngine(session, placements, passes, reason=reason)
+
+
 def _difference(session: Session, folded: LoopEngine) -> float:
     """Two passes of two examples in one forward against one by one, under the placement with the most noise."""
     number = max(range(len(folded.placements)), key=lambda i: len(folded.placements[i]))
     few = session.data.batches[0].first_two()
-    plain = LoopEngine(session, folded.placements, 2)
+    plain = LoopEngine(session, folded.placements, 2, traced=True)
     with torch.no_grad(), sealed():
         fast, slow = (
             torch.cat([block.probabilities for block in engine.samples(number, few, range(2))])

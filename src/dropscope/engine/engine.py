@@ -92,7 +92,7 @@ class Engine(Protocol):
         ...
 
     def samples_of_all(self, number: int, tick: Tick = quiet) -> Iterator[tuple[Batch, PassBlock]]:
-        """Every pass on every batch, as `samples` gives them; noise is put into a model once for all of them."""
+        """Every pass on every batch, as `samples` gives them."""
         ...
 
     def equivalent(self, number: int) -> int:

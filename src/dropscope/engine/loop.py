@@ -1,13 +1,16 @@
 """The plain loop: one placement, one batch, one pass after the other. Obviously right; faster ways must equal it.
 
-With `fold`, several passes of a text batch run as one forward. Noise is keyed by pass and example, so that changes no
-mask. Owns how much runs at once then.
+Points that lie at modules and functions are reached by taps; `traced` follows every value instead. With `fold`, several
+passes of a batch run as one forward. Noise is keyed by pass and example, so that changes no mask. Owns how much runs at
+once then.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -21,9 +24,11 @@ from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, 
 from dropscope.engine.session import Session, sealed
 from dropscope.engine.summary import Finish, PlanSummary, no_finish, summarise_loop
 from dropscope.engine.timing import PassTiming, expected_loop, timed
+from dropscope.errors import DropscopeError, first_line
 from dropscope.injection import Noise, ResolvedPlacement
 from dropscope.model import probabilities
 from dropscope.statistics import PassStatistics
+from dropscope.tracing import Taps, TapsMissed, locate
 
 log = logging.getLogger("dropscope")
 
@@ -31,6 +36,12 @@ _PLACEMENTS_PER_UNIT = 10
 # Tokens at once: on a CPU what its caches hold (more is slower), on a GPU what keeps it busy.
 _CPU_TOKENS = 1024
 _CUDA_TOKENS = 1 << 19
+# Bytes of all values at once: on a CPU what a cache holds, on a GPU what makes kernels longer than their launch.
+_CPU_FOLDED = 1 << 20
+_CUDA_FOLDED = 1 << 31
+_KEPT_BYTES = 4 << 20  # of passes that are made before anybody sees them: one look at all of them for infinity
+_TAKEN_IN = 1 << 14  # values that go into the sums at once, of several passes
+_TAPPED = 1e-6  # largest difference between values reached by taps and followed one by one
 _LIVE_MAPS, _LIVE_STATES = 8, 24  # float32 values alive at the peak: per attention weight, per hidden unit
 
 
@@ -46,6 +57,7 @@ class LoopEngine:
         passes: int,
         *,
         fold: bool = False,
+        traced: bool = False,
         may_wait: bool | None = None,
         memory: int | None = None,
         tokens: int | None = None,
@@ -53,6 +65,9 @@ class LoopEngine:
     ) -> None:
         self.session, self.placements, self.passes = session, placements, passes
         self.fold = fold
+        self.traced = traced  # every value is followed, and no tap is used
+        self._taps: Taps | None = None
+        self._located = traced
         self.memory = memory  # bytes that forwards are sized by; what is free, if None
         self.tokens = tokens  # of a folded forward, at most; what suits the device, if None
         # Noise may wait for the sum and the norm behind it where a library's code, and nobody's own, is the model.
@@ -78,68 +93,107 @@ class LoopEngine:
                 chunks = []
                 for number in unit.numbers:
                     kept = PassStatistics(needs, plain.movedim(1, -1))
-                    for block in self.samples(number, batch, range(self.passes), tick):
-                        for p in block.probabilities:
-                            kept.update(p.movedim(1, -1).unsqueeze(0), check=False)
+                    for block in self._blocks(number, batch, range(self.passes), tick):
+                        _take_in(kept, block.probabilities)
                     check_finite(kept.mean)
                     chunks.append((np.array([number]), kept))
             yield StatisticsBlock(batch, plain, chunks)
 
     def samples(self, number: int, batch: Batch, passes: range, tick: Tick = quiet) -> Iterator[PassBlock]:
-        with self.session.disturbed(self.placements[number], may_wait=self.may_wait) as noise:
-            yield from self._samples(noise, number, batch, passes, tick)
+        for block in self._blocks(number, batch, passes, tick):
+            check_finite(block.probabilities)
+            yield block
+
+    def _blocks(self, number: int, batch: Batch, passes: range, tick: Tick) -> Iterator[PassBlock]:
+        on_device, first = self._on_device(batch), passes.start
+        at_once = self._passes_at_once(batch, self.placements[number])
+        while first < passes.stop:
+            with torch.no_grad(), sealed():
+                p, at_once = self._block(number, on_device, range(first, passes.stop), at_once, tick)
+            yield PassBlock(slice(0, batch.n), first, p)
+            first += len(p)
 
     def samples_of_all(self, number: int, tick: Tick = quiet) -> Iterator[tuple[Batch, PassBlock]]:
-        with self.session.disturbed(self.placements[number], may_wait=self.may_wait) as noise:
-            for batch in self.session.data.batches:
-                for block in self._samples(noise, number, batch, range(self.passes), tick):
-                    yield batch, block
+        for batch in self.session.data.batches:
+            for block in self.samples(number, batch, range(self.passes), tick):
+                yield batch, block
 
-    def _samples(self, noise: Noise, number: int, batch: Batch, passes: range, tick: Tick) -> Iterator[PassBlock]:
-        at_once = self._passes_at_once(batch, self.placements[number])
-        keyed = self._with_device_keys(batch) if self.fold else batch
-        first = passes.start
-        while first < passes.stop:
-            count = min(at_once, passes.stop - first)
+    def _block(self, number: int, batch: Batch, passes: range, at_once: int, tick: Tick) -> tuple[Tensor, int]:
+        """The first of these passes, as many as are kept at once, and how many ran in one forward at the end."""
+        made: list[Tensor] = []
+        first, kept = passes.start, 0
+        self._locate()
+        while first < passes.stop and kept < _KEPT_BYTES:
             try:
-                with torch.no_grad(), sealed():
-                    p = self._forward(noise, keyed, first, count)
+                with self._disturbed(number) as noise:
+                    while first < passes.stop and kept < _KEPT_BYTES:
+                        count = min(at_once, passes.stop - first)
+                        p = self._forward(noise, batch, first, count)
+                        made.append(p)
+                        tick(count * batch.n)
+                        first, kept = first + count, kept + p.nbytes
+            except TapsMissed:
+                log.debug("a forward went another way than the first: values are followed from here on")
+                self._taps = None
             except torch.OutOfMemoryError:
-                if count == 1:
+                if at_once == 1:
                     raise
                 torch.cuda.empty_cache()
-                at_once = max(1, count // 2)
+                at_once = max(1, min(at_once, passes.stop - first) // 2)
                 log.warning("out of memory: going on with %s passes at once", at_once)
-                continue
-            yield PassBlock(slice(0, batch.n), first, p)
-            tick(count * batch.n)
-            first += count
+        return made[0] if len(made) == 1 else torch.cat(made), at_once
 
     def _forward(self, noise: Noise, batch: Batch, first: int, count: int) -> Tensor:
-        session, call = self.session, self.session.fed(batch.call)
-        if not self.fold:
+        """Probabilities `[count, examples, classes, …]` of passes from `first` on, in one forward."""
+        session = self.session
+        if count == 1:
             noise.at(pass_=first, ids=batch.keys)
-            p = probabilities(call.run(session.running), session.outputs, check=False)
-            check_finite(p)
-            return p.unsqueeze(0)
-        numbers = torch.arange(first, first + count, device=session.device).repeat_interleave(batch.n)
-        noise.at(pass_=numbers, ids=batch.keys.repeat(count))
-        folded = call.repeat(count)
-        p = probabilities(session.running(*folded.args, **folded.kwargs), session.outputs, check=False)
+            output = batch.call.run(session.running)
+        else:
+            numbers = torch.arange(first, first + count, device=session.device).repeat_interleave(batch.n)
+            noise.at(pass_=numbers, ids=batch.keys.repeat(count))
+            folded = batch.call.repeat(count)
+            output = session.running(*folded.args, **folded.kwargs)
+        p = probabilities(output, session.outputs, check=False)
         return p.reshape(count, batch.n, *p.shape[1:])
 
-    def _with_device_keys(self, batch: Batch) -> Batch:
-        """Keys where the masks are made: to move them there for every site would wait for the device every time."""
+    def _disturbed(self, number: int) -> AbstractContextManager[Noise]:
+        return self.session.disturbed(self.placements[number], may_wait=self.may_wait, taps=self._taps)
+
+    def _locate(self) -> None:
+        """Finds the taps of all placements, and tries them: under the same noise they must give the same."""
+        if self._located:
+            return
+        self._located = True
+        session, few = self.session, self._on_device(self.session.data.batches[0].first_two())
+        union = {point: spec for resolved in self.placements for point, spec in resolved.items()}
+        if not union:
+            return
+        try:
+            taps = locate(session.running, few.call, union)
+            found = []
+            for tried in (None, taps):
+                with session.disturbed(union, taps=tried) as noise:
+                    noise.at(pass_=0, ids=few.keys)
+                    found.append(probabilities(few.call.run(session.running), session.outputs, check=False))
+        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, DropscopeError) as error:
+            log.debug("values are followed one by one: %s", first_line(error))
+            return
+        if torch.allclose(found[0], found[1], rtol=0, atol=_TAPPED, equal_nan=True):
+            self._taps = taps
+
+    def _on_device(self, batch: Batch) -> Batch:
+        """Inputs as the model takes them, and keys where the masks are made: each transfer waits for the device."""
         keys = torch.zeros_like(batch.keys) if self.session.masks == "per_pass" else batch.keys
-        return replace(batch, keys=keys.to(self.session.device))
+        return replace(batch, call=self.session.fed(batch.call), keys=keys.to(self.session.device))
 
     def _passes_at_once(self, batch: Batch, resolved: ResolvedPlacement) -> int:
         # A value that all examples share (DeBERTa's relative positions) has one mask per pass: one forward, one pass.
         # Without noise passes are equal to the last bit, which rows of one forward are not.
         if not self.fold or not resolved or any(spec.layout.batch_dim is None for spec in resolved.values()):
             return 1
-        width = int(batch.call.kwargs["attention_mask"].shape[1])
-        return max(1, rows_at_once(self.session.model, width, self.session.device, self.memory, self.tokens) // batch.n)
+        rows = rows_of(self.session, batch, self.memory, self.tokens)
+        return max(1, rows // batch.n)
 
     def equivalent(self, number: int) -> int:
         return number
@@ -160,8 +214,7 @@ class LoopEngine:
 
         def run() -> None:
             for block in self.samples(number, batch, range(count)):
-                for p in block.probabilities:
-                    kept.update(p.movedim(1, -1).unsqueeze(0), check=False)
+                _take_in(kept, block.probabilities)
 
         return PassTiming(timed(run, self.session.device), count, batch.n, [(np.array([number]), kept)])
 
@@ -169,6 +222,12 @@ class LoopEngine:
         self, needs: Collection[str] = ("sum_p",), finish: Finish = no_finish, *, compiled: bool = False
     ) -> PlanSummary:
         return summarise_loop(self, self.reason, expected_loop(self, needs, finish))
+
+
+def _take_in(kept: PassStatistics, p: Tensor) -> None:
+    """Passes `[passes, examples, classes, …]` of one placement; several of small ones at once."""
+    for some in p.split(max(1, _TAKEN_IN // p[0].numel())):
+        kept.update(some.movedim(2, -1).unsqueeze(1), passes_dim=0, check=False)
 
 
 def rows_at_once(
@@ -185,7 +244,25 @@ def rows_at_once(
     return max(1, min(tokens // length, budget // row))
 
 
+def rows_of(session: Session, batch: Batch, memory: int | None, tokens: int | None = None) -> int:
+    """How many (pass, example) pairs of a batch's shape run in one forward at most."""
+    mask = batch.call.kwargs.get("attention_mask")
+    if isinstance(mask, Tensor):
+        return rows_at_once(session.model, int(mask.shape[1]), session.device, memory, tokens)
+    row = 4 * sum(math.prod(value.shape) for value in session.site_map.values.values())
+    budget = free_bytes(session.device) if memory is None else memory
+    pays = _CUDA_FOLDED if session.device.type == "cuda" else _CPU_FOLDED
+    return min(pays, budget // 4) // max(row, 1)
+
+
 def folds(session: Session) -> bool:
     """Whether passes of these texts may run as one forward: a Hugging Face model on right-padded tokens."""
     known = hasattr(session.model, "config") and hasattr(session.model.config, "num_attention_heads")
     return known and all(batch.lengths is not None for batch in session.data.batches)
+
+
+def folds_small(session: Session, memory: int | None) -> bool:
+    """Whether it would pay to run several passes of a batch as one forward; not for texts, which `folds` is about."""
+    batches = session.data.batches
+    texts = any("attention_mask" in batch.call.kwargs for batch in batches)
+    return not texts and any(rows_of(session, batch, memory) >= 2 * batch.n for batch in batches)

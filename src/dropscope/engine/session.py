@@ -48,6 +48,7 @@ from dropscope.model import (
     unwrap,
 )
 from dropscope.placement import Placement, as_placement
+from dropscope.tracing import Taps
 
 PRECISIONS = ("fp32", "bf16")
 _BLOCKS = itertools.count(1)
@@ -93,8 +94,10 @@ class Session:
             return call
         return call.map(lambda t: t.to(torch.bfloat16) if t.is_floating_point() else t)
 
-    def disturbed(self, resolved: ResolvedPlacement, *, may_wait: bool = False) -> AbstractContextManager[Noise]:
-        return disturbed(self.running, resolved, self.site_map, self.seed, self.masks, may_wait=may_wait)
+    def disturbed(
+        self, resolved: ResolvedPlacement, *, may_wait: bool = False, taps: Taps | None = None
+    ) -> AbstractContextManager[Noise]:
+        return disturbed(self.running, resolved, self.site_map, self.seed, self.masks, may_wait=may_wait, taps=taps)
 
     def plain(self, batch: Batch) -> Tensor:
         with self.disturbed({}):

@@ -169,7 +169,7 @@ class SharedEngine:
         """Two examples × two passes of some placements, every site among them, against the plain loop, and each example
         by itself: a mismatch means the plain path."""
         session, few = self.session, batch.first_two()
-        loop = LoopEngine(session, self.placements, 2)
+        loop = LoopEngine(session, self.placements, 2, traced=True)
         self._check_alone(few)
         for forest in self.forests(batch):
             shown = self._shown(forest) if every_site else self._shown(forest)[:1]

@@ -19,12 +19,13 @@ from dropscope.device import runs_kernels
 from dropscope.errors import BadInput, Phrase
 from dropscope.injection.deferred import DeferredNoise, Ledger
 from dropscope.injection.generation import generation_followed, prompt, refuse_cache
+from dropscope.injection.masks import Masks
 from dropscope.injection.resolution import ResolvedPlacement, SiteNoise, resolve
 from dropscope.injection.sites import SiteMap, examine
 from dropscope.model import OURS, Call, evaluating, id_keys, is_hooked, unwrap
 from dropscope.noise import disturb, noise_kernels, site_key, start, streams
 from dropscope.placement import Placement, as_placement
-from dropscope.tracing import About, Point, Visitor, trace
+from dropscope.tracing import About, Point, Taps, Visitor, tapped, trace
 
 Watcher = Callable[[Point, SiteNoise, Tensor, Tensor, Tensor], None]
 MASKS = ("per_example", "per_pass")
@@ -75,6 +76,8 @@ class Noise(Visitor):
         self._ledger = Ledger()
         self._packed: tuple[tuple[Any, ...], Tensor, Tensor] | None = None  # of the mask that attention was last given
         self._may_wait = may_wait
+        self._modules = list(model.modules())
+        self._masks = Masks(seed)
         self._generating = self._under_way = False
 
     def at(self, pass_: int | Tensor | Sequence[int] | None = None, ids: Sequence[Any] | Tensor | None = None) -> None:
@@ -91,6 +94,13 @@ class Noise(Visitor):
     def idle(self) -> bool:
         """Whether there is nothing to put in and nothing to switch off."""
         return self._resolved == {} and self._site_map is not None and not self._site_map.always_on
+
+    def taken_from(self, taps: Taps) -> bool:
+        """Whether taps are enough: they reach every point, nothing has to be switched off, and nothing waits."""
+        points = self._resolved or {}
+        calm = self._site_map is not None and not self._site_map.always_on
+        waiting = self._may_wait and self._site_map is not None and bool(self._site_map.chained & points.keys())
+        return calm and not waiting and points.keys() <= taps.found.keys()
 
     @property
     def resolved(self) -> ResolvedPlacement:
@@ -110,8 +120,9 @@ class Noise(Visitor):
 
     def begin(self, call: Call) -> None:
         refuse_cache(call)
-        for module in self._model.modules():
-            module.training = False  # BatchNorm stays put, even if a caller switches flags inside the context
+        for module in self._modules:
+            if module.training:
+                module.training = False  # BatchNorm stays put, even if a caller switches flags inside the context
         self._ledger.settle()
         self._packed = None
         if self._under_way:
@@ -123,13 +134,16 @@ class Noise(Visitor):
             self._resolved = resolve(self.placement, self._site_map)
         self._examples = self._example_keys(call)
         self._passes = torch.as_tensor(self._calls if self._pass is None else self._pass, dtype=torch.int64).reshape(-1)
+        self._passes = self._passes.to(self._examples.device)
+        self._masks.begin(self._resolved, self._passes, self._examples)
         self._calls += 1
         self._under_way = self._generating
 
     def _example_keys(self, call: Call) -> Tensor:
         size = call.examples
         if self._per_pass:
-            return torch.zeros(size, dtype=torch.int64)
+            where = self._ids.device if isinstance(self._ids, Tensor) else None
+            return torch.zeros(size, dtype=torch.int64, device=where)
         if self._ids is None:
             return call.keys()
         keys = self._ids if isinstance(self._ids, Tensor) and self._ids.dtype == torch.int64 else id_keys(self._ids)
@@ -167,6 +181,9 @@ class Noise(Visitor):
                     return self._ledger.defer(DeferredNoise(value, key, spec.rate))
                 return kernels.bernoulli(value, *key, spec.rate)
         keys = self._keys(point, value, spec)
+        factor = self._masks.factor(point, value, spec) if self.watcher is None else None
+        if factor is not None:
+            return value * factor
         after = disturb(value, keys, spec.rate, spec.kind, spec.mask, spec.layout)
         if self.watcher is not None:
             self.watcher(point, spec, value, after, keys)
@@ -234,6 +251,9 @@ class Noise(Visitor):
                 torch.zeros(1, dtype=torch.int64, device=value.device),
             )
         self._check_examples(point, value, spec)
+        known = self._masks.keys(point, value.device)
+        if known is not None:
+            return known
         return streams(
             self.seed, site_key(point.name, point.call), self._passes.to(value.device), examples.to(value.device)
         )
@@ -307,14 +327,18 @@ def disturbed(
     masks: str = "per_example",
     *,
     may_wait: bool = False,
+    taps: Taps | None = None,
 ) -> Iterator[Noise]:
-    """`injected` for a placement already resolved. `may_wait` is for models whose code is known; see `deferred`."""
-    with _open(model, Noise(model, None, seed, masks, site_map, resolved, may_wait=may_wait)) as noise:
+    """`injected` for a placement already resolved.
+
+    `may_wait` is for models whose code is known; see `deferred`. With `taps` of all its points nothing is traced.
+    """
+    with _open(model, Noise(model, None, seed, masks, site_map, resolved, may_wait=may_wait), taps) as noise:
         yield noise
 
 
 @contextmanager
-def _open(model: nn.Module, noise: Noise) -> Iterator[Noise]:
+def _open(model: nn.Module, noise: Noise, taps: Taps | None = None) -> Iterator[Noise]:
     if is_hooked(model):
         what = "model must have one placement injected at a time"
         remedy = "leave the open `with injected(...)` first"
@@ -322,6 +346,9 @@ def _open(model: nn.Module, noise: Noise) -> Iterator[Noise]:
     with evaluating(model):
         if noise.idle:
             yield noise  # the model runs untouched, bit for bit
+        elif taps is not None and noise.taken_from(taps):
+            with tapped(model, noise, taps, noise.resolved):
+                yield noise
         else:
             with trace(model, noise, alone=_refuse_submodule):
                 yield noise

@@ -8,11 +8,15 @@ from dropscope.noise.keyed import (
     bits,
     disturb,
     multinomial_draws,
+    multiplier,
     site_key,
+    spread,
     standard_normal,
     start,
     streams,
+    streams_of_all,
     threshold,
+    unit_shape,
 )
 from dropscope.noise.own import OwnNoise
 
@@ -22,12 +26,16 @@ __all__ = [
     "bits",
     "disturb",
     "multinomial_draws",
+    "multiplier",
     "noise_kernels",
     "site_key",
+    "spread",
     "standard_normal",
     "start",
     "streams",
+    "streams_of_all",
     "threshold",
+    "unit_shape",
 ]
 
 

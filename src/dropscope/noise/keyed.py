@@ -7,6 +7,7 @@ bits on a CPU, on a GPU, eager and compiled. See `own` for noises of a user's, `
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Sequence
@@ -55,6 +56,7 @@ class Layout:
         return self.centred + 1 if self.centred < batch else self.centred
 
 
+@functools.lru_cache(1 << 12)
 def site_key(name: str, call: int) -> int:
     """A signed 64-bit key for one call of one site.
 
@@ -77,6 +79,18 @@ def streams(seed: int, site: int, passes: Tensor, examples: Tensor) -> Tensor:
     return _absorb(_absorb(state, passes), examples)
 
 
+def streams_of_all(starts: Tensor, passes: Tensor, examples: Tensor) -> Tensor:
+    """`streams` of many sites at once, `[sites, examples]`, from what `start` says of each.
+
+    >>> starts = torch.tensor([start(0, 3), start(0, 4)])
+    >>> passes, examples = torch.tensor([2]), torch.tensor([11, 12])
+    >>> torch.equal(streams_of_all(starts, passes, examples)[1], streams(0, 4, passes, examples))
+    True
+    """
+    return _absorb(_absorb(starts.unsqueeze(-1), passes), examples)
+
+
+@functools.lru_cache(1 << 12)
 def start(seed: int, site: int) -> int:
     """The state that all streams of a site start from. Python computes it, which costs no trip to a device."""
     return _absorbed(_absorbed(0, seed), site)
@@ -198,16 +212,22 @@ def _multinomial(keys: Tensor, shape: Sequence[int], rate: float, centre: int | 
 
 def factors(value: Tensor, keys: Tensor, rate: float, noise: str | OwnNoise, mask: str, layout: Layout) -> Tensor:
     """λ for a value that has an example dimension, broadcastable against it. `keys` holds one key per example."""
-    shape, back = _unit_shape(value, mask, layout)
+    shape, _ = unit_shape(value, mask, layout)
     centre = layout.centre(value.dim(), mask)
     if isinstance(noise, OwnNoise):
         found = noise.factors(bits(keys, shape, centre), rate, mask, layout.folded)
     else:
         found = multiplier(keys, shape, rate, noise, centre)
-    return found.reshape(back).movedim(0, layout.batch_dim or 0)
+    return spread(found, value, mask, layout)
 
 
-def _unit_shape(value: Tensor, mask: str, layout: Layout) -> tuple[list[int], list[int]]:
+def spread(factor: Tensor, value: Tensor, mask: str, layout: Layout) -> Tensor:
+    """λ of one site, broadcastable against the value."""
+    _, back = unit_shape(value, mask, layout)
+    return factor.reshape(back).movedim(0, layout.batch_dim or 0)
+
+
+def unit_shape(value: Tensor, mask: str, layout: Layout) -> tuple[list[int], list[int]]:
     """The shape of one example's units, and the shape [batch dimension, the others] that broadcasts to the value."""
     batch = layout.batch_dim or 0
     channel = layout.channel_dim % value.dim()

@@ -12,6 +12,7 @@ from dropscope.tracing.recorder import (
     record,
     record_training,
 )
+from dropscope.tracing.taps import Taps, TapsMissed, locate, tapped
 from dropscope.tracing.tracer import trace
 from dropscope.tracing.visitor import About, OwnDropout, Point, Visitor
 
@@ -26,13 +27,17 @@ __all__ = [
     "OwnDropout",
     "Point",
     "Recorder",
+    "Taps",
+    "TapsMissed",
     "Visitor",
     "dropout_rate",
     "is_dropout",
     "is_foreign_dropout",
     "is_rate",
     "keeps_running_statistics",
+    "locate",
     "record",
     "record_training",
+    "tapped",
     "trace",
 ]

@@ -178,7 +178,7 @@ class Tracer(TorchFunctionMode):
         if not self._visitor.wants(point):
             return value
         tag = self._tags.get(value) or Tag()
-        about = About(kind, tag.maps, homogeneous, tag.origin, tag.hidden > 0, tag.depth)
+        about = About(kind, tag.maps, homogeneous, tag.origin, tag.hidden > 0, tag.depth, in_place)
         shown = self._visitor.visit(point, value, about)
         if shown is value:
             return value

@@ -48,6 +48,7 @@ class About:
     origin: tuple[str, int] | None = None  # the layer call it came from, through norms
     hidden: bool = False  # an activated linear layer
     depth: int = 0  # layers passed
+    in_place: bool = False  # what is shown instead is written into the value itself
 
 
 @dataclass(frozen=True)
