@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from dropscope.engine import chains, segments
+from dropscope.engine import chains, folding, segments
 from dropscope.engine.chains import narrow_convolution
 from support import zoo
 from support.engines import plan_of
@@ -70,7 +70,7 @@ def test_a_rewritten_segment_gives_the_same(site: str, activation: Callable[[Ten
     (before,), (after,) = part(*arguments), rewritten(*arguments)
     torch.testing.assert_close(after, before, atol=1e-6, rtol=1e-6)
     assert chains.pointwise in calls(rewritten)
-    assert segments.disturb_rows not in calls(rewritten)
+    assert folding.disturb_rows not in calls(rewritten)
     assert torch.ops.aten.add.Tensor not in calls(rewritten)
 
 
@@ -79,7 +79,7 @@ def test_noise_norm_sum_and_activation_are_one_call() -> None:
     module = segments.segment(plan, (0,), 0).module
     chains.fuse(module)
     assert calls(module).count(chains.pointwise) == 1
-    assert segments.spread not in calls(module)  # the plain branch is read where it lies
+    assert folding.spread not in calls(module)  # the plain branch is read where it lies
 
 
 def test_narrow_convolutions_alone_have_a_kernel() -> None:

@@ -141,9 +141,23 @@ class Mixing(nn.Module):
         return self.fc((x @ x.T).softmax(1) @ x)
 
 
-def test_a_branch_on_data_is_refused() -> None:
-    with pytest.raises(CaptureFailed, match="could not capture the model"):
-        captured(zoo.seeded(Branching), zoo.vectors(), [Point("fc", 0, "output")])
+def test_a_branch_on_data_is_a_condition_of_the_graph() -> None:
+    graph = captured(zoo.seeded(Branching), zoo.vectors(), [Point("fc", 0, "output")])
+    assert [number for _, number in graph.expected] == [True]
+
+
+class Unreadable(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.from_numpy(x.numpy() * 2))
+
+
+def test_code_that_leaves_torch_is_refused() -> None:
+    with pytest.raises(CaptureFailed, match="could not export the model"):
+        captured(zoo.seeded(Unreadable), zoo.vectors(), [Point("fc", 0, "output")])
 
 
 def test_examples_mixed_with_each_other_are_refused() -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dropscope.engine import segments
 from dropscope.engine.executor import _parameters
-from dropscope.engine.segments import disturb_rows, select, spread
+from dropscope.engine.folding import disturb_rows, select, spread
 from dropscope.engine.tree import grow
 from dropscope.noise import keyed as noise
 from support import zoo

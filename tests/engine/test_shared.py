@@ -241,23 +241,8 @@ def reason_against(model: nn.Module, inputs: Any, text: str, **common: Any) -> s
     return str(error.value)
 
 
-def test_a_branch_on_data_is_refused_with_its_reason() -> None:
-    assert "torch.export could not capture the model" in reason_against(zoo.seeded(Branching), zoo.vectors(), "last=.5")
-
-
-def test_a_value_for_all_examples_is_refused() -> None:
-    assert "one value for all examples" in reason_against(zoo.seeded(Positions), zoo.sequences(3, 5, 8), "position=.5")
-
-
-class Positions(nn.Module):
-    """A position embedding has no example dimension."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.position, self.b = nn.Embedding(5, 8), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.b(torch.relu(x + self.position(torch.arange(5)))).mean(1)
+def test_a_branch_on_what_examples_differ_in_is_refused_with_its_reason() -> None:
+    assert "not alike for all examples" in reason_against(zoo.seeded(Branching), zoo.vectors(), "last=.5")
 
 
 def test_alpha_dropout_is_refused() -> None:

@@ -315,16 +315,15 @@ class Branching(nn.Module):
         return self.fc(h) if float(x.abs().sum()) > 0 else self.fc(h * 2)
 
 
-def positions() -> nn.Module:
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.position, self.b = nn.Embedding(5, 8), nn.Linear(8, 3)
+class Numpy(Branching):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.relu(self.a(torch.from_numpy(x.numpy()))))
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.b(torch.relu(x + self.position(torch.arange(5)))).mean(1)
 
-    return zoo.seeded(Net)
+class Noisy(Branching):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.a(x)
+        return self.fc(h) if bool(h.isfinite().all()) else h
 
 
 def selu() -> nn.Module:
@@ -332,8 +331,14 @@ def selu() -> nn.Module:
 
 
 FALLBACKS = {
-    "a branch on data": (lambda: zoo.seeded(Branching), lambda: zoo.vectors(), "a=.5", "could not capture"),
-    "no example dimension": (positions, lambda: zoo.sequences(3, 5, 8), "position=.5", "one value for all examples"),
+    "a branch on data": (lambda: zoo.seeded(Branching), lambda: zoo.vectors(), "a=.5", "not alike for all examples"),
+    "a branch on noise": (lambda: zoo.seeded(Noisy), lambda: zoo.vectors(), "a=.5", "a value that noise changes"),
+    "code that leaves torch": (
+        lambda: zoo.seeded(Numpy),
+        lambda: zoo.vectors(),
+        "a=.5",
+        "could not export the model (test_passes.py",
+    ),
     "alpha dropout": (selu, lambda: zoo.vectors(), "own", "alpha dropout"),
     "multinomial noise": (net, lambda: zoo.vectors(), "0=.5 noise=multinomial", "multinomial"),
 }
@@ -348,6 +353,7 @@ def test_the_plain_loop_runs_and_says_why(name: str, caplog: pytest.LogCaptureFi
     said = [record.getMessage() for record in caplog.records if record.name == "dropscope"]
     assert len(said) == 1
     assert reason in said[0]
+    assert "3 forwards of every example (1 placement × 3 passes)" in said[0]
     assert torch.equal(found, ds.sample(model, placement, x, passes=3, engine="loop"))
     with refused("engine") as caught:
         ds.sample(model, placement, x, passes=3, engine="shared")
@@ -372,7 +378,7 @@ def test_texts_sorted_by_length_come_back_in_the_order_of_the_data(caplog: pytes
         own = ds.uncertainty(model, "ffn=.3", data, passes=5, ids=ids, batch_size=4, measures=[largest_step, "bald"])
     said = [record.getMessage() for record in caplog.records if record.name == "dropscope"]
     assert len(said) == 3
-    assert all("could not capture" in message for message in said)  # so they were folded, not run one by one
+    assert all("a value that noise changes" in message for message in said)  # so they were folded, not run one by one
     slow = ds.sample(model, "ffn=.3", data, passes=5, ids=ids, engine="loop")
     torch.testing.assert_close(fast, slow, atol=1e-5, rtol=0)
     assert float((slow - slow.flip(1)).abs().max()) > 1e-2  # another order would show

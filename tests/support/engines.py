@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from dropscope.engine.executor import Chunk, Executor
 from dropscope.engine.graph import Captured, capture
 from dropscope.engine.loop import LoopEngine
 from dropscope.engine.session import Session, open_session
+from dropscope.engine.shared import SharedEngine
 from dropscope.engine.tree import Plan, grow
 from dropscope.injection.resolution import ResolvedPlacement, resolve
 from dropscope.model.outputs import probabilities
@@ -119,6 +121,22 @@ def plain_passes(case: Case, resolved: Sequence[ResolvedPlacement], passes: int)
     loop = LoopEngine(case.session, resolved, passes)
     blocks = (loop.samples(number, case.batch, range(passes)) for number in range(len(resolved)))
     return torch.stack([torch.cat([block.probabilities for block in every]) for every in blocks])
+
+
+def equals_the_loop(model: nn.Module, inputs: Any, placements: Sequence[str], **options: Any) -> SharedEngine:
+    """The shared engine for these placements, after three passes of every batch were compared with the loop."""
+    session = open_session(model, inputs, batch_size=3, **options)
+    resolved = session.resolve(placements)
+    engine, loop = SharedEngine.build(session, resolved, 3, 1 << 22), LoopEngine(session, resolved, 3)
+    for batch in session.data.batches:
+        for number in range(len(resolved)):
+            slow = torch.cat([block.probabilities for block in loop.samples(number, batch, range(3))])
+            fast = torch.full_like(slow, float("nan"))
+            for block in engine.samples(number, batch, range(3)):
+                fast[block.first : block.first + len(block.probabilities), block.rows] = block.probabilities
+            assert float((fast - slow).abs().max()) <= 1e-5, placements[number]
+            assert float(slow.std(0).max()) > 0, placements[number]
+    return engine
 
 
 RATES = (0.1, 0.25, 0.5, 0.8)

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dropscope.tracing import attention
-from support.errors import refused
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -154,14 +153,33 @@ def test_mha_of_one_unbatched_example_is_torchs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "named"), [({"add_bias_kv": True}, "bias_k"), ({"add_zero_attn": True}, "add_zero_attn")]
+    "options", [{"add_bias_kv": True}, {"add_zero_attn": True}, {"add_bias_kv": True, "add_zero_attn": True}]
 )
-def test_keys_beyond_the_given_ones_are_refused(options: dict[str, Any], named: str) -> None:
+@pytest.mark.parametrize(
+    "masks", [{}, {"key_padding_mask": PADDING, "attn_mask": CAUSAL}, {"attn_mask": normal(12, 5, 5)}]
+)
+def test_mha_with_keys_of_its_own_is_torchs(options: dict[str, Any], masks: dict[str, Any]) -> None:
+    torch.manual_seed(3)
     module = nn.MultiheadAttention(16, 4, **options).eval()
+    for need_weights in (True, False):
+        call, (expected, shown) = record(module, X, X, X, need_weights=need_weights, **masks)
+        with torch.no_grad():
+            out, weights = attention.mha(call, same)
+        assert torch.allclose(out, expected, atol=1e-5)
+        if weights is not None:
+            assert torch.allclose(weights, shown, atol=1e-5)
+
+
+def test_mha_with_given_keys_and_values_is_torchs() -> None:
+    torch.manual_seed(4)
+    module = nn.MultiheadAttention(16, 4).eval()
     call, _ = record(module, X, X, X)
-    with refused("placement") as caught:
-        attention.mha(call, same)
-    assert named in str(caught.value.received)
+    call |= {"static_k": normal(12, 6, 4, seed=5), "static_v": normal(12, 6, 4, seed=6)}
+    with torch.no_grad():
+        (out, weights), (expected, shown) = attention.mha(call, same), F.multi_head_attention_forward(**call)
+    assert weights is not None
+    assert torch.allclose(out, expected, atol=1e-5)
+    assert torch.allclose(weights, shown, atol=1e-5)
 
 
 def test_dropout_is_read_off_a_call_without_moving_random_state() -> None:

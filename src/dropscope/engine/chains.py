@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from dropscope.device import runs_kernels
-from dropscope.engine.segments import disturb_rows, spread
+from dropscope.engine.folding import disturb_rows, spread
 
 _aten = torch.ops.aten
 _INFERENCE_NORM = getattr(_aten, "_native_batch_norm_legit_no_training").default  # noqa: B009 - a name of torch's own
@@ -33,7 +33,7 @@ def pointwise(value: Tensor, noise: Any, affine: Any, other: Any, copies: Any, a
 
     Args:
         value: Rows.
-        noise: The arguments of `segments.disturb_rows` behind the value.
+        noise: The arguments of `folding.disturb_rows` behind the value.
         affine: Scale and shift of each channel: a BatchNorm of a trained model.
         other: What is added; it stands for itself `copies` times over, where that is not None.
         copies: See there.

@@ -17,6 +17,7 @@ from dropscope.engine.session import Session, sealed
 from dropscope.engine.shared import SharedEngine
 from dropscope.errors import BadInput, Phrase, first_line
 from dropscope.injection import ResolvedPlacement
+from dropscope.progress import format_count
 
 log = logging.getLogger("dropscope")
 
@@ -71,8 +72,15 @@ def choose_engine(
             raise BadInput(
                 "model must be one the shared engine can run", "engine", received, "write engine='auto'"
             ) from reason
-        log.warning("the plain loop runs instead of the shared engine: %s", reason)
+        log.warning("the plain loop runs instead of the shared engine: %s; %s", reason, _price(placements, passes))
         return folded_loop(session, placements, passes, memory, str(reason))
+
+
+def _price(placements: Sequence[ResolvedPlacement], passes: int) -> str:
+    """What the loop costs."""
+    count = sum(map(bool, placements))
+    of = f"{count} placement{'s' if count > 1 else ''} × {passes} passes"
+    return f"that is {format_count(count * passes)} forwards of every example ({of})"
 
 
 def folded_loop(

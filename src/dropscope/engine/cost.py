@@ -160,7 +160,7 @@ def _numel(value: Tensor) -> Any:
 
 def _at_one(size: Any, symbol: sympy.Symbol | None) -> Any:
     expr = expression(size)
-    return expr if isinstance(expr, int) or symbol is None else expr.subs(symbol, 1)
+    return expr if isinstance(expr, int) or symbol is None else expr.subs(dict.fromkeys(expr.free_symbols, 1))
 
 
 def bytes_of(captured: Captured, node: fx.Node) -> int:

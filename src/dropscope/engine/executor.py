@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, fx
-from torch.utils import _pytree as pytree
 
 from dropscope.data import Batch
 from dropscope.device import runs_kernels
@@ -25,6 +24,7 @@ from dropscope.engine.engine import check_finite
 from dropscope.engine.graph import feed_values
 from dropscope.engine.segments import Segment, SegmentNoise
 from dropscope.engine.tree import Plan, Step, Subtree
+from dropscope.errors import BadInput, Phrase
 from dropscope.model import Call
 from dropscope.noise import bits, noise_kernels, site_key, start, streams, threshold
 from dropscope.statistics import PassStatistics
@@ -102,6 +102,7 @@ class Executor:
         self._seed, self._per_pass = seed, per_pass
         self._trunk = segments.trunk(plan)
         self._segments: dict[tuple[tuple[int, ...], int], Segment] = {}
+        self._conditions: Segment | None = None
         self._compiled = False
         self._middles: dict[tuple[tuple[int, ...], int], fusion.Middle | None] = {}
 
@@ -127,20 +128,30 @@ class Executor:
 
     def plain(self, call: Call) -> tuple[Tensor, dict[fx.Node, Tensor]]:
         """The plain pass of a block: its probabilities `[examples, classes, …]`, and every value a segment reads."""
+        if not self.holds(call):
+            what, got = "examples must all take one way through the model's code", Phrase("a block that takes another")
+            raise BadInput(what, "engine", got, "write engine='loop'")
         values = self._trunk.module(*feed_values(call))
         reads = dict(zip(self._trunk.outputs, values, strict=True))
         return self.probabilities(reads), reads
+
+    def holds(self, call: Call) -> bool:
+        """Whether the model's code reads from these examples what it read when it was captured."""
+        expected = self.plan.captured.expected
+        if expected and self._conditions is None:
+            self._conditions = segments.at_feed_size(self.plan.captured, [node for node, _ in expected])
+        if self._conditions is None:
+            return True
+        read = self._conditions.module(*feed_values(call))
+        return all(value.tolist() == number for value, (_, number) in zip(read, expected, strict=True))
 
     def probabilities(self, values: dict[fx.Node, Tensor]) -> Tensor:
         """From the values of the output's nodes."""
         return self._probabilities(self._unflattened(values))
 
     def _unflattened(self, values: dict[fx.Node, Tensor]) -> Any:
-        leaves = [
-            values.get(leaf) if isinstance(leaf, fx.Node) else leaf
-            for leaf in pytree.tree_leaves(self.plan.captured.output)
-        ]
-        return pytree.tree_unflatten(leaves, self.plan.captured.out_spec)
+        captured = self.plan.captured
+        return captured.rebuilt([values.get(leaf) if isinstance(leaf, fx.Node) else leaf for leaf in captured.output])
 
     def passes(self, subtree: Subtree, chunk: Chunk) -> Iterator[tuple[slice, Tensor]]:
         """Probabilities `[variants, passes, examples, classes, …]` of the leaves `slice`, leaf by leaf in order."""
@@ -160,10 +171,12 @@ class Executor:
         """The words of one site for a block, `[passes × examples, …]`: the same for every variant."""
         number = torch.as_tensor(list(passes), dtype=torch.int64, device=keys.device)
         examples = torch.zeros_like(keys) if self._per_pass else keys
+        if self.plan.captured.batch(step.node) is None:  # one mask a pass, for all examples: the key of the plain path
+            examples = torch.zeros_like(keys[:1])
         site, shape = site_key(step.name, step.call), segments.unit_shape(step, self.plan.captured)
         centre = step.layout.centre(step.node.meta["val"].dim(), step.mask)
         if self.kernels and centre is None and len(shape) <= noise_kernels().INNER + 1:
-            rows = number.repeat_interleave(len(keys)), examples.repeat(len(number))
+            rows = number.repeat_interleave(len(examples)), examples.repeat(len(number))
             return noise_kernels().words(start(self._seed, site), *rows, shape)
         begun = streams(self._seed, site, number[:, None], examples[None, :])
         return bits(begun.reshape(-1), shape, centre)
@@ -317,12 +330,7 @@ class _Descent:
         return torch.as_tensor(numbers, device=self.device)
 
     def _finish(self, outputs: dict[fx.Node, Tensor], variants: int) -> Tensor:
-        leaves = {
-            n: outputs.get(n, self.reads.get(n))
-            for n in pytree.tree_leaves(self.executor.plan.captured.output)
-            if isinstance(n, fx.Node)
-        }
-        p = self.executor.probabilities(leaves)  # type: ignore[arg-type]
+        p = self.executor.probabilities(outputs)
         return p.reshape(variants, *self.shape, *p.shape[1:])
 
 

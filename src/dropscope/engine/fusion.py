@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, fx
-from torch.utils import _pytree as pytree
 
 from dropscope.engine.tree import Plan, Step
 
@@ -49,8 +48,7 @@ def tail(plan: Plan, steps: tuple[int, ...], needs: Collection[str]) -> Tail | N
     """The fused end of a subtree with these steps, where the graph ends in a linear layer on element noise."""
     step = plan.steps[steps[-1]]
     nodes = plan.segment(steps, len(steps) - 1)
-    leaves = pytree.tree_leaves(plan.captured.output)
-    if len(nodes) != 1 or nodes != leaves or not set(needs) <= _FUSED_STATISTICS:
+    if len(nodes) != 1 or tuple(nodes) != plan.captured.results or not set(needs) <= _FUSED_STATISTICS:
         return None
     (node,) = nodes
     if (

@@ -6,36 +6,28 @@ count rows. The marks are set by the tracer that injects noise, so names agree b
 
 from __future__ import annotations
 
-import warnings
+import inspect
+import operator
 import weakref
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from traceback import walk_tb
 from typing import Any
 
 import sympy
 import torch
 from torch import Tensor, fx, nn
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
-from dropscope.engine.writes import without_writes
+from dropscope.engine import programs
+from dropscope.engine.alignment import aligned
 from dropscope.errors import DropscopeError, first_line
-from dropscope.model import Call, code_fingerprint, random_state_kept, shadow, undisturbed, writes
-from dropscope.tracing import About, Point, Visitor, trace
+from dropscope.model import Call, Outputs, code_fingerprint, output_tensor, shadow, undisturbed, writes
+from dropscope.tracing import Point
 
-_BATCH = (
-    3  # examples in the exported batch: 0 and 1 are special to torch's shapes, and no small kernel size is 3 by rule
-)
-
-
-@torch.library.custom_op("dropscope::site", mutates_args=())
-def mark(value: Tensor, index: int) -> Tensor:
-    """Marks a value in an exported graph; never executed."""
-    return value.clone()
-
-
-@mark.register_fake
-def _(value: Tensor, index: int) -> Tensor:
-    return torch.empty_like(value)
+_NUMBERS = (programs.EXAMPLES, 5, 7)  # of examples, where no symbol will do
 
 
 class CaptureFailed(DropscopeError):
@@ -50,27 +42,79 @@ class Captured:
     feeds: tuple[fx.Node, ...]  # one per tensor of the flattened inputs
     fixed: Mapping[fx.Node, Any]
     marks: Mapping[Point, fx.Node]
-    output: Any  # nested structure whose leaves are nodes or constants
-    out_spec: pytree.TreeSpec
+    output: Sequence[Any]  # the tensors of what the model returns: nodes, or constants
+    rebuilt: Callable[[Sequence[Any]], Any]  # from their values to what the model returns
+    expected: tuple[tuple[Any, Any], ...]  # tensors whose values the model's code reads, with what it read
     symbol: sympy.Symbol | None  # stands for the number of examples
     position: Mapping[fx.Node, int] = field(repr=False)
     counts_rows: frozenset[fx.Node] = field(repr=False)  # values made from the batch size itself, rebuilt when it grows
 
     def batch(self, node: fx.Node) -> tuple[int, int] | None:
         """(dimension that grows with the batch, indices per example); None for a value that all examples share."""
-        return _batch_dimension(node.meta.get("val"), self.symbol)
+        return batch_dimension(node.meta.get("val"), self.symbol)
 
-    def rebuilt_inputs(self, node: fx.Node) -> list[fx.Node]:
-        """The inputs of a node, looking through those that count rows: they are rebuilt, so their own are read."""
+    def runs_per_copy(self, node: fx.Node, noisy: Collection[fx.Node]) -> bool:
+        """Whether a value that all examples share, and that is among the noisy, comes into a node or out of it."""
+        if node not in noisy or node.target in (operator.getitem, torch.ops.dropscope.site.default):
+            return False
+        # Of several results, those that are read: a BatchNorm also returns statistics, which nobody does.
+        made = [node] if is_tensor(node) else [user for user in node.users if user.target is operator.getitem]
+        around = [*made, *(a for a in node.all_input_nodes if a in noisy)]
+        return any(is_tensor(a) and self.batch(a) is None for a in around)
+
+    def rebuilt_inputs(self, node: fx.Node, noisy: Collection[fx.Node]) -> list[fx.Node]:
+        """The inputs of a node, looking through those that count rows: they are rebuilt, so their own are read.
+
+        Where a node runs for each copy by itself, its rows are the examples, and what counts them is as it was.
+        """
+        if self.runs_per_copy(node, noisy):
+            return list(node.all_input_nodes)
         found = []
         for a in node.all_input_nodes:
-            found += self.rebuilt_inputs(a) if a in self.counts_rows else [a]
+            found += self.rebuilt_inputs(a, noisy) if a in self.counts_rows else [a]
         return found
+
+    @property
+    def results(self) -> tuple[fx.Node, ...]:
+        """The nodes of the output, each once."""
+        return tuple(dict.fromkeys(leaf for leaf in self.output if isinstance(leaf, fx.Node)))
+
+    def returning(self, outputs: Outputs) -> Captured:
+        """The same graph without what only other parts of the model's output need; a function may read all of it."""
+        leaves = list(self.output)
+        if not callable(outputs):
+            places = [torch.empty(0) for _ in leaves]
+            read = output_tensor(self.rebuilt(places), outputs)
+            leaves = [leaf if place is read else None for leaf, place in zip(leaves, places, strict=True)]
+        wanted = [*leaves, *self.marks.values(), *(node for node, _ in self.expected)]
+        needed = ancestors(node for node in wanted if isinstance(node, fx.Node))
+        return replace(self, output=leaves, nodes=tuple(node for node in self.nodes if node in needed))
+
+
+def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes and everything that they are computed from."""
+    stack, found = list(nodes), set()
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack += node.all_input_nodes
+    return found
+
+
+def is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), Tensor)
+
+
+def module_path(node: fx.Node) -> str:
+    """The module of the user's model in which a value is made."""
+    path = next(reversed([path for path, _ in node.meta.get("nn_module_stack", {}).values()]), "")
+    return path.removeprefix("model").removeprefix(".") or "the model"
 
 
 def feed_values(call: Call) -> list[Tensor]:
     """The tensors of a call in the order of `Captured.feeds`."""
-    return [x for x in pytree.tree_leaves((call.args, dict(sorted(call.kwargs.items())))) if isinstance(x, Tensor)]
+    return Call(call.args, dict(sorted(call.kwargs.items()))).tensors
 
 
 _cache: weakref.WeakKeyDictionary[nn.Module, list[tuple[Any, Captured]]] = weakref.WeakKeyDictionary()
@@ -99,74 +143,63 @@ def _signature(call: Call) -> Any:
 
 
 def _export(model: nn.Module, call: Call, wanted: tuple[Point, ...]) -> Captured:
-    """The graph for any number of examples. Where the model's code limits that number (cuDNN's choice of a BatchNorm
-    does, at 65,535), the limit is left to torch: it concerns which kernels run, and every plan is compared with the
-    loop before it is used."""
+    """The graph for any number of examples: by a symbol of our own, by torch's, or from exports at three numbers.
+
+    Where the model's code limits that number (cuDNN's choice of a BatchNorm does, at 65,535), the limit is left to
+    torch: it concerns which kernels run, and every plan is compared with the loop before it is used. Code that reads
+    numbers from tensors gets those of a few examples, and the graph holds for examples that give the same.
+    """
     copy = shadow(model).eval()
-    few = call.take([i % call.examples for i in range(_BATCH)])
-    args, kwargs = few.args, _without_cache(copy, dict(sorted(few.kwargs.items())))
-    errors: list[Exception] = []
-    for batch in (torch.export.Dim("batch", min=1, max=1 << 24), torch.export.Dim.AUTO):
+    _switch_cache_off(copy, model)
+    call = Call(call.args, dict(sorted(call.kwargs.items())))
+    reads, errors = False, []
+    attempts: list[Any] = [torch.export.Dim("batch", min=1, max=1 << 24), torch.export.Dim.AUTO, None]
+    while attempts:
         try:
-            captured = _read(_program(copy, args, kwargs, batch, _Marker(wanted)), wanted)
+            if attempts[0] is None:
+                some = [programs.export(copy, call, wanted, None, number, reads=reads) for number in _NUMBERS]
+                exported = aligned(some, _NUMBERS)
+            else:
+                exported = programs.export(copy, call, wanted, attempts[0], reads=reads)
+            captured = _read(exported, wanted)
         except CaptureFailed:
             raise
         except Exception as error:  # export raises its own and everybody else's errors; each means the same here
             errors.append(error)
+            if not reads and "data-dependent" in str(error):
+                reads = True
+                continue
         else:
-            if not errors or _share_symbol(captured):
+            if len(attempts) == 3 or _share_symbol(captured):
                 return captured
-    raise CaptureFailed(f"torch.export could not capture the model: {first_line(errors[0], 200)}") from errors[0]
+        del attempts[0]
+    what = first_line(errors[0], 200)
+    raise CaptureFailed(f"torch.export could not export {_culprit(errors, copy)}: {what}") from errors[0]
 
 
-def _program(
-    copy: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any, marker: _Marker
-) -> torch.export.ExportedProgram:
-    shapes = pytree.tree_map(
-        lambda x: {0: batch} if isinstance(x, Tensor) and x.dim() > 0 and x.shape[0] == _BATCH else None, (args, kwargs)
-    )
-    with warnings.catch_warnings(), torch.no_grad(), random_state_kept(), trace(copy, marker):
-        warnings.simplefilter("ignore")
-        program = torch.export.export(_Call(copy), (args, kwargs), dynamic_shapes=shapes, strict=False)
-        return without_writes(program)
+def _culprit(errors: Sequence[Exception], model: nn.Module) -> str:
+    """The module whose code an export stopped in, with the line."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    found = "the model"
+    for error in reversed(errors):
+        for frame, line in walk_tb(error.__traceback__):
+            path = paths.get(id(frame.f_locals.get("self")))
+            if path is not None and frame.f_code.co_filename != inspect.getfile(nn.Module):
+                found = f"{path or 'the model'} ({PurePath(frame.f_code.co_filename).name}:{line})"
+    return found
 
 
-class _Call(nn.Module):
-    """The model under one calling convention: a tuple and a dict."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.model(*args, **kwargs)
-
-
-class _Marker(Visitor):
-    """The visitor that marks."""
-
-    def __init__(self, wanted: tuple[Point, ...]) -> None:
-        self._index = {point: i for i, point in enumerate(wanted)}
-
-    def begin(self, call: Call) -> None:
-        pass
-
-    def wants(self, point: Point) -> bool:
-        return point in self._index
-
-    def visit(self, point: Point, value: Tensor, about: About) -> Tensor:
-        return mark(value, self._index[point])
-
-
-def _without_cache(model: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _switch_cache_off(copy: nn.Module, model: nn.Module) -> None:
     """Decoders return their key-value cache by default: of no use here, and not a tensor."""
-    config = getattr(model, "config", None)
-    return (
-        {**kwargs, "use_cache": False} if getattr(config, "use_cache", False) and "use_cache" not in kwargs else kwargs
-    )
+    shared = {id(getattr(module, "config", None)) for module in model.modules()}
+    for module in copy.modules():
+        config: Any = getattr(module, "config", None)
+        if getattr(config, "use_cache", False) is True and id(config) not in shared:
+            config.use_cache = False
 
 
-def _read(program: torch.export.ExportedProgram, wanted: tuple[Point, ...]) -> Captured:
+def _read(exported: programs.Exported, wanted: tuple[Point, ...]) -> Captured:
+    program = exported.program
     signature = program.graph_signature
     fixed: dict[fx.Node, Any] = {}
     feeds: list[fx.Node] = []
@@ -196,17 +229,38 @@ def _read(program: torch.export.ExportedProgram, wanted: tuple[Point, ...]) -> C
     for point in wanted:
         if point not in marks:
             raise CaptureFailed(f"{point.address} is not in the exported graph")
-    spec = program.call_spec.out_spec
-    assert spec is not None
     results = [output[i] for i, kind in enumerate(signature.output_specs) if kind.kind.name == "USER_OUTPUT"]
-    symbol = _symbol(feeds)
-    order = {node: i for i, node in enumerate((*feeds, *fixed, *nodes))}
-    captured = Captured(
-        tuple(nodes), tuple(feeds), fixed, marks, results, spec, symbol, order, frozenset(_counting_rows(nodes, symbol))
+    returned = len(results) - len(exported.read)
+    fed = set(feeds)
+    expected = tuple(
+        (node, number)
+        for node, number in zip(results[returned:], exported.read, strict=True)
+        if isinstance(node, fx.Node) and not fed.isdisjoint(ancestors([node]))  # a constant stays what it was
     )
+    symbol = _symbol(feeds)
+    _check_batches(nodes, symbol)
+    order = {node: i for i, node in enumerate((*feeds, *fixed, *nodes))}
+    return Captured(
+        tuple(nodes),
+        tuple(feeds),
+        fixed,
+        marks,
+        results[:returned],
+        exported.rebuilt,
+        expected,
+        symbol,
+        order,
+        frozenset(_counting_rows(nodes, symbol)),
+    )
+
+
+def _check_batches(nodes: Iterable[fx.Node], symbol: sympy.Symbol | None) -> None:
+    """Refuses a graph in which examples do not lie along one dimension."""
     for node in nodes:
-        captured.batch(node)  # raises where the batch is not along one dimension
-    return captured
+        try:
+            batch_dimension(node.meta.get("val"), symbol)
+        except CaptureFailed as error:
+            raise CaptureFailed(f"{error}, in {module_path(node)}") from None
 
 
 def _symbol(feeds: list[fx.Node]) -> sympy.Symbol | None:
@@ -222,25 +276,28 @@ def _share_symbol(captured: Captured) -> bool:
     """Whether all inputs have one symbol for their examples; torch may have taken their number for a constant."""
     sizes = [expression(node.meta["val"].shape[0]) for node in captured.feeds if node.meta["val"].dim()]
     grow = {size for size in sizes if not isinstance(size, int)}
-    return grow == {captured.symbol} and _BATCH not in sizes
+    return grow == {captured.symbol} and programs.EXAMPLES not in sizes
 
 
 def expression(size: Any) -> sympy.Expr | int:
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
-def _batch_dimension(value: Any, symbol: sympy.Symbol | None) -> tuple[int, int] | None:
+def batch_dimension(value: Any, symbol: sympy.Symbol | None) -> tuple[int, int] | None:
     if not isinstance(value, Tensor) or symbol is None:
         return None
     found = None
     for dim, size in enumerate(value.shape):
         expr = expression(size)
-        if isinstance(expr, int) or symbol not in expr.free_symbols:
+        if isinstance(expr, int) or symbol not in expr.free_symbols or free_unbacked_symbols(expr):
             continue
         factor = expr / symbol
         if found is not None or not getattr(factor, "is_Integer", False):
             raise CaptureFailed(f"a value of shape {tuple(value.shape)} does not keep its examples along one dimension")
         found = dim, int(factor)
+    if found is None:  # as many as the data has, like the tokens that a mask picks: they come in the order of examples
+        counted = (dim for dim, size in enumerate(value.shape) if free_unbacked_symbols(size))
+        found = next(((dim, 1) for dim in counted), None)
     return found
 
 
@@ -258,7 +315,7 @@ def _counting_rows(nodes: list[fx.Node], symbol: sympy.Symbol | None) -> Iterabl
         from_tensors = any(
             isinstance(v, Tensor) for a in node.all_input_nodes for v in pytree.tree_leaves(a.meta.get("val"))
         )
-        grows = _batch_dimension(node.meta.get("val"), symbol) is not None
+        grows = batch_dimension(node.meta.get("val"), symbol) is not None
         starts = not from_tensors and grows and node.target not in _FILLS
         looks_up = node.target in _LOOKUPS and node.args[0] not in counting
         if starts or (any(a in counting for a in node.all_input_nodes) and not looks_up):

@@ -7,97 +7,19 @@ value is spread over variants and passes, an earlier variant's is selected for i
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import sympy
 import torch
 from torch import Tensor, fx, nn
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
-from dropscope.engine.graph import Captured, CaptureFailed, expression
+from dropscope.engine.folding import Argument, Copied, disturb_rows, own_disturbance, per_copy, select, spread
+from dropscope.engine.graph import Captured, CaptureFailed, ancestors, batch_dimension, expression, is_tensor
 from dropscope.engine.tree import Plan, Step
-from dropscope.noise import OwnNoise, standard_normal
-
-
-def spread(value: Tensor, dim: int, copies: int) -> Tensor:
-    """[…, examples, …] → […, copies × examples, …], the examples fastest."""
-    shape = value.shape
-    wide = value.unsqueeze(dim).expand(*shape[:dim], copies, *shape[dim:])
-    return wide.reshape(*shape[:dim], -1, *shape[dim + 1 :])
-
-
-def select(value: Tensor, dim: int, variants: int, chosen: Tensor | None) -> Tensor:
-    """The rows of the chosen variants, in their order; None chooses all of them as they are."""
-    if chosen is None:
-        return value
-    return value.unflatten(dim, (variants, -1)).index_select(dim, chosen).flatten(dim, dim + 1)
-
-
-def disturb_rows(
-    value: Tensor,
-    dim: int,
-    folded: int,
-    units: Sequence[int],
-    noise: str,
-    uniform: Tensor,
-    level: Tensor,
-    gain: Tensor,
-    parent: Any,
-) -> Tensor:
-    """Noise on the rows of all variants at once: `level` and `gain` per variant, `uniform` a word per unit.
-
-    The words are those of (pass, example), the same for all variants: rates are coupled, and the hash is computed once.
-    `parent` says which rows of `value` a variant takes: None where the value is plain and every variant and pass takes
-    it, a number where each earlier variant has that many children, a tensor of variant numbers otherwise.
-    """
-    words = uniform.shape[0] * folded
-    word = uniform.reshape(1, words, *units)
-    each = (level.shape[0], *[1] * (word.dim() - 1))
-    if noise == "bernoulli":
-        factor = (word >= level.view(each)).float().mul_(gain.view(each))
-    else:
-        factor = (standard_normal(word) * gain.view(each)).add_(1.0)
-    return _multiplied(value, dim, factor, units, parent)
-
-
-def own_disturbance(own: OwnNoise, mask: str) -> Callable[..., Tensor]:
-    """`disturb_rows` for noise of a user's own: `gain` holds the rate of each variant, 0 for none."""
-
-    def disturb_rows_by_own(
-        value: Tensor, dim: int, folded: int, units: Sequence[int], noise: str, uniform: Tensor, level: Tensor,
-        gain: Tensor, parent: Any,
-    ) -> Tensor:  # fmt: skip
-        rates = gain.tolist()
-        of_rate = {rate: own.factors(uniform, rate, mask, folded) for rate in set(rates) - {0.0}}
-        plain = torch.ones_like(uniform, dtype=torch.float32)
-        factor = torch.stack([of_rate.get(rate, plain) for rate in rates])
-        factor = factor.reshape(len(rates), uniform.shape[0] * folded, *units)
-        return _multiplied(value, dim, factor, units, parent)
-
-    return disturb_rows_by_own
-
-
-def _multiplied(value: Tensor, dim: int, factor: Tensor, units: Sequence[int], parent: Any) -> Tensor:
-    """Factors `[variants, words, *units]`, which nobody else holds, times the rows they fall on."""
-    rows = value.movedim(dim, 0)
-    (variants, words), tail = factor.shape[:2], rows.shape[1:]
-    factor = factor.to(value.dtype)
-    if parent is None:
-        examples = rows.shape[0]
-        product = _times(factor.view(variants, words // examples, examples, *units), rows)
-    elif isinstance(parent, Tensor):
-        product = _times(factor, rows.unflatten(0, (-1, words)).index_select(0, parent))
-    else:
-        product = _times(factor.unflatten(0, (-1, parent)), rows.unflatten(0, (-1, 1, words)))
-    return product.reshape(-1, *tail).movedim(0, dim)
-
-
-def _times(factor: Tensor, rows: Tensor) -> Tensor:
-    """factor × rows, into the factor where it has the shape of the product: nobody else holds it."""
-    shape = torch.broadcast_shapes(factor.shape, rows.shape)
-    return factor.mul_(rows) if factor.shape == shape and factor.dtype == rows.dtype else factor * rows
 
 
 class SegmentNoise(NamedTuple):
@@ -131,34 +53,33 @@ class Segment:
 
 def trunk(plan: Plan) -> Segment:
     """The plain forward of a block of examples; its outputs are what any segment reads, then the model's output."""
-    captured = plan.captured
-    wanted = _plain_reads(plan)
+    return at_feed_size(plan.captured, (*_plain_reads(plan), *plan.captured.results))
+
+
+def at_feed_size(captured: Captured, nodes: Sequence[fx.Node]) -> Segment:
+    """These values as a function of the inputs, without noise."""
     build = _Builder(captured)
     for node in captured.feeds:
         build.env[node] = build.graph.placeholder(node.name)
-    outputs = (*wanted, *(n for n in pytree.tree_leaves(captured.output) if isinstance(n, fx.Node)))
-    result = tuple(build.at_feed_size(node) for node in outputs)
-    build.graph.output(result)
-    return Segment(build.module(), (), outputs)
+    build.graph.output(tuple(build.at_feed_size(node) for node in nodes))
+    return Segment(build.module(), (), tuple(nodes))
 
 
 def _plain_reads(plan: Plan) -> list[fx.Node]:
     """Every plain value that some segment reads, in graph order."""
     found: set[fx.Node] = set()
     for steps in {subtree.steps for subtree in plan.subtrees}:
-        inside = plan.stochastic(steps)
+        noisy, inside = plan.noisy(steps), plan.stochastic(steps)
         for level, index in enumerate(steps):
             if plan.steps[index].node not in inside:
                 found.add(plan.steps[index].node)
             for node in plan.segment(steps, level):
                 found.update(
-                    a for a in plan.captured.rebuilt_inputs(node) if a not in inside and a not in plan.captured.fixed
+                    a
+                    for a in plan.captured.rebuilt_inputs(node, noisy)
+                    if a not in noisy and a not in plan.captured.fixed
                 )
-    return sorted((n for n in found if _is_tensor(n)), key=plan.captured.position.__getitem__)
-
-
-def _is_tensor(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("val"), Tensor)
+    return sorted((n for n in found if is_tensor(n)), key=plan.captured.position.__getitem__)
 
 
 def segment(plan: Plan, steps: tuple[int, ...], level: int) -> Segment:
@@ -166,14 +87,17 @@ def segment(plan: Plan, steps: tuple[int, ...], level: int) -> Segment:
     captured, step = plan.captured, plan.steps[steps[level]]
     nodes = plan.segment(steps, level)
     inside = plan.stochastic(steps)
+    shared = captured.batch(step.node) is None
     earlier = [plan.steps[i].node for i in steps[:level]]
     born = {node: i for i in range(level) for node in (*plan.segment(steps, i), earlier[i])}
     build = _Builder(captured)
     arguments: list[Any] = [build.graph.placeholder(name) for name in SegmentNoise._fields]
     noise = SegmentNoise(*arguments)
-    build.rows, build.copies = noise.rows, noise.copies
+    build.rows, build.copies, build.noisy = noise.rows, noise.copies, plan.noisy(steps)
     build.stochastic_levels = {node: i for node, i in born.items() if node in inside or node in earlier}
     entry = build.graph.placeholder("entry")
+    if shared and step.node not in inside:  # a plain one has no dimension of copies yet
+        entry = build.graph.call_function(torch.unsqueeze, (entry, 0))
     dim, folded = captured.batch(step.node) or (0, 1)
     units = _unit_tail(step, captured)
     disturb = disturb_rows if step.own is None else own_disturbance(step.own, step.mask)
@@ -183,15 +107,18 @@ def segment(plan: Plan, steps: tuple[int, ...], level: int) -> Segment:
     for node in nodes:
         build.copy(node)
     outputs = _outputs(plan, steps, level, nodes)
-    build.graph.output(tuple(build.env[node] for node in outputs))
+    build.graph.output(tuple(build.read(node) for node in outputs))
     return Segment(build.module(), tuple(build.reads), outputs)
 
 
 def _unit_tail(step: Step, captured: Captured) -> tuple[int, ...]:
-    """The shape of the words of one row, as they broadcast against the value behind its example dimension."""
+    """The shape of the words of one row, as they broadcast against the value behind its example dimension.
+
+    A value that all examples share has none, and a row is a pass.
+    """
     value = step.node.meta["val"]
-    dim = (captured.batch(step.node) or (0, 1))[0]
-    channel = step.layout.channel_dim % value.dim()
+    dim = (captured.batch(step.node) or (None, 1))[0]
+    channel = step.layout.channel_dim % max(value.dim(), 1)
     kept = {"element": set(range(value.dim())), "channel": {channel}, "example": set()}[step.mask]
     return tuple(int(size) if d in kept else 1 for d, size in enumerate(value.shape) if d != dim)
 
@@ -208,9 +135,9 @@ def unit_shape(step: Step, captured: Captured) -> tuple[int, ...]:
 
 
 def _outputs(plan: Plan, steps: tuple[int, ...], level: int, nodes: list[fx.Node]) -> tuple[fx.Node, ...]:
-    made = [plan.steps[steps[level]].node, *nodes]
     if level + 1 == len(steps):
-        return tuple(n for n in pytree.tree_leaves(plan.captured.output) if isinstance(n, fx.Node) and n in set(made))
+        return plan.captured.results
+    made = [plan.steps[steps[level]].node, *nodes]
     later = plan.read_after(steps, level)
     return tuple(node for node in made if node in later)
 
@@ -224,7 +151,9 @@ class _Builder:
         self.env: dict[fx.Node, Any] = {}
         self.rows: Any = None  # None: the size of the feeds
         self.copies: Any = None
+        self.noisy: Collection[fx.Node] = ()
         self.reads: list[Read] = []
+        self._plain: dict[fx.Node, fx.Node] = {}
         self.stochastic_levels: Mapping[fx.Node, int] = {}
         self._tensors: dict[str, Any] = {}
 
@@ -245,31 +174,55 @@ class _Builder:
         return self.read(node)
 
     def _needs(self, node: fx.Node) -> list[fx.Node]:
-        stack, seen = [node], set()
-        while stack:
-            current = stack.pop()
-            if (
-                current in seen
-                or current in self.env
-                or current in self.captured.fixed
-                or current.op != "call_function"
-            ):
-                continue
-            seen.add(current)
-            stack += current.all_input_nodes
-        return sorted(seen, key=self.captured.position.__getitem__)
+        known = {*self.env, *self.captured.fixed}
+        needed = (n for n in ancestors([node]) if n.op == "call_function" and n not in known)
+        return sorted(needed, key=self.captured.position.__getitem__)
 
     def copy(self, node: fx.Node) -> None:
-        if node in self.env or isinstance(node.meta.get("val"), torch.SymInt | int | float | bool):
+        """The node in this graph. Sizes are made where they are read, and what only asserts something is left out."""
+        if node in self.env or not any(isinstance(v, Tensor) for v in pytree.tree_leaves(node.meta.get("val"))):
             return
         if node.target is torch.ops.dropscope.site.default:
             self.env[node] = self.read(node.all_input_nodes[0])
-            return
-        args, kwargs = fx.map_arg((node.args, node.kwargs), self.read)
-        self.env[node] = self.graph.create_node("call_function", node.target, args, kwargs)
+        elif self.captured.runs_per_copy(node, self.noisy):
+            self.env[node] = self._per_copy(node)
+        else:
+            args, kwargs = _replaced((node.args, node.kwargs), self.read)
+            self.env[node] = self.graph.create_node("call_function", _on_rows(node.target), args, kwargs, node.name)
 
-    def read(self, node: fx.Node) -> Any:
-        """The value of a captured node in this graph, at this graph's number of rows."""
+    def _per_copy(self, node: fx.Node) -> fx.Node:
+        """The node for each variant and pass by itself, on its own examples: values that they share stay small."""
+        given: list[Any] = []
+        copied: list[Copied] = []
+
+        def place(argument: Any) -> Argument:
+            value, where = self._of_copies(argument)
+            given.append(value)
+            copied.append(where)
+            return Argument(len(given) - 1)
+
+        arguments = _replaced((node.args, node.kwargs), place)
+        results = [batch_dimension(value, self.captured.symbol) for value in pytree.tree_leaves(node.meta["val"])]
+        run = per_copy(_on_rows(node.target), arguments, copied, results)
+        return self.graph.create_node("call_function", run, (self.copies, *given), name=node.name)
+
+    def _of_copies(self, node: Any) -> tuple[Any, Copied]:
+        """A value and where its copies lie; a plain one has none."""
+        value = node if isinstance(node, torch.SymInt) else node.meta.get("val")
+        if isinstance(value, torch.SymInt):
+            examples = self.graph.call_function(operator.floordiv, (self.rows, self.copies))
+            return self._size(expression(value), examples), Copied(None)
+        if node in self.noisy:
+            batch = self.captured.batch(node)
+            return self.read(node), Copied(0) if batch is None else Copied(batch[0], folded=True)
+        if node in self.captured.fixed or not is_tensor(node):
+            return self.read(node), Copied(None)
+        return self._read_plain(node), Copied(None)
+
+    def read(self, node: Any) -> Any:
+        """The value of a captured node, or a size, in this graph, at this graph's number of rows."""
+        if isinstance(node, torch.SymInt):
+            return self._size(expression(node))
         if node in self.env:
             return self.env[node]
         value = node.meta.get("val")
@@ -277,6 +230,9 @@ class _Builder:
             name = f"fixed_{len(self._tensors)}"
             self._tensors[name] = self.captured.fixed[node]
             self.env[node] = self.graph.get_attr(name)
+        elif isinstance(value, torch.SymInt | torch.SymFloat) and free_unbacked_symbols(value):
+            args, kwargs = _replaced((node.args, node.kwargs), self.read)  # known when it runs
+            self.env[node] = self.graph.create_node("call_function", node.target, args, kwargs)
         elif isinstance(value, torch.SymInt):
             self.env[node] = self._size(expression(value))
         elif isinstance(value, int | float | bool):
@@ -290,20 +246,25 @@ class _Builder:
             dim = (self.captured.batch(node) or (0, 1))[0]
             self.env[node] = self.graph.call_function(select, (held, dim, variants, chosen))
         else:
-            self.reads.append(Read(node))
-            held = self._placeholder("plain")
-            batch = self.captured.batch(node)
+            held, batch = self._read_plain(node), self.captured.batch(node)
             self.env[node] = held if batch is None else self.graph.call_function(spread, (held, batch[0], self.copies))
         return self.env[node]
+
+    def _read_plain(self, node: fx.Node) -> fx.Node:
+        """A value of the trunk as it is there."""
+        if node not in self._plain:
+            self.reads.append(Read(node))
+            self._plain[node] = self._placeholder("plain")
+        return self._plain[node]
 
     def _placeholder(self, what: str) -> fx.Node:
         """The next argument of the function: reads come in the order of `reads`."""
         return self.graph.placeholder(f"{what}_{len(self.reads)}")
 
-    def _size(self, expr: sympy.Expr | int) -> Any:
+    def _size(self, expr: sympy.Expr | int, rows: Any = None) -> Any:
         if isinstance(expr, int) or not expr.free_symbols:
             return int(expr)
-        rows: Any = self.rows
+        rows = self.rows if rows is None else rows
         if rows is None:
             rows = self.graph.call_function(first_size, (self.env[self.captured.feeds[0]],))
         line = sympy.Poly(expr, self.captured.symbol).all_coeffs() if expr.is_polynomial() else []
@@ -316,3 +277,13 @@ class _Builder:
 
 def first_size(value: Tensor) -> int:
     return value.shape[0]
+
+
+def _replaced(arguments: Any, of: Callable[[Any], Any]) -> Any:
+    """Arguments of a node with `of` each value and each size that follows the number of examples."""
+    return fx.node.map_aggregate(arguments, lambda a: of(a) if isinstance(a, fx.Node | torch.SymInt) else a)
+
+
+def _on_rows(target: Any) -> Any:
+    """The operation on folded rows: they lie in memory otherwise than the values that were exported."""
+    return torch.ops.aten.reshape.default if target is torch.ops.aten.view.default else target

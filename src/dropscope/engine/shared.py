@@ -7,26 +7,24 @@ plan, `executor` for its execution, `loop` for what it must equal.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dropscope.data import Batch
 from dropscope.device import runs_kernels
 from dropscope.engine.compilation import can_compile
-from dropscope.engine.cost import Blocks, block_sizes, multiply_adds
+from dropscope.engine.cost import block_sizes, multiply_adds
 from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, quiet
 from dropscope.engine.executor import Chunk, Executor, Work, statistics_of
 from dropscope.engine.graph import Captured, CaptureFailed, capture
-from dropscope.engine.loop import LoopEngine
 from dropscope.engine.session import Session, sealed
 from dropscope.engine.summary import Finish, PlanSummary, no_finish, summarise_shared, work_of
 from dropscope.engine.timing import expected_shared
-from dropscope.engine.tree import Plan, Subtree, cut, grow, pick, pieces
+from dropscope.engine.tree import cut, grow, leading_to, pick, pieces
+from dropscope.engine.verification import Forest, check_alone, check_conditions, check_passes
 from dropscope.errors import BadInput, Phrase, first_line
 from dropscope.injection import ResolvedPlacement
 from dropscope.model import probabilities
@@ -35,8 +33,6 @@ from dropscope.tracing import Point
 
 log = logging.getLogger("dropscope")
 
-_TOLERANCE = 1e-5
-_COUPLED, _COUPLED_HALF = 1e-4, 2e-2  # batches of other sizes round otherwise, by far less
 _SIGNATURES = 8
 _CUDA_EXAMPLES = 1024
 _PLACEMENTS_PER_UNIT = 100
@@ -44,17 +40,6 @@ _PLACEMENTS_PER_UNIT_CUDA = 10_000  # a larger subtree repeats less of its prefi
 # Multiply-adds and bytes per segment of a run of minutes on two cores: a segment compiles in seconds, which halves the
 # rest. Not seconds by the clock: the same run would be compiled one day and not the next, with other last bits.
 _COMPILING_REPAYS = 5e11
-
-
-@dataclass(frozen=True, eq=False)
-class Forest:
-    """Placements of one style (the same noise and mask kind at each site), planned for one input signature."""
-
-    numbers: np.ndarray  # placement numbers of the run, in the order of the plan
-    plan: Plan
-    executor: Executor
-    blocks: Blocks
-    named: Mapping[int, list[int]]  # leaf → the placements computed there; −1 for the plain ones
 
 
 class _Ticks:
@@ -115,8 +100,13 @@ class SharedEngine:
         if len(signatures) > _SIGNATURES:
             count = len(signatures)
             raise CaptureFailed(f"the batches have {count} different shapes: pad them to at most {_SIGNATURES}")
+        for batch in session.data.batches:
+            for forest in engine.forests(batch):
+                check_conditions(session, forest, batch)
         for batch in signatures.values():
-            engine._verify(batch, every_site=verified)
+            check_alone(session, batch)
+            for forest in engine.forests(batch):
+                check_passes(session, forest, batch, placements, every_site=verified)
         return engine
 
     def compiles(self, *, asked: bool | None) -> bool:
@@ -144,6 +134,7 @@ class SharedEngine:
             points = {point for resolved in self.placements for point in resolved}
             with torch.no_grad():
                 captured = capture(self.session.model, batch.call.to(self.session.device), points)
+                captured = captured.returning(self.session.outputs)
             self._forests[signature] = [self._forest(captured, numbers) for numbers in self._styles]
         return self._forests[signature]
 
@@ -164,61 +155,6 @@ class SharedEngine:
             named.setdefault(int(leaf), []).append(int(numbers[i]))
         blocks = block_sizes(plan, sizes, self.passes, self._memory, session.device)
         return Forest(numbers, plan, executor, blocks, named)
-
-    def _verify(self, batch: Batch, *, every_site: bool = True) -> None:
-        """Two examples × two passes of some placements, every site among them, against the plain loop, and each example
-        by itself: a mismatch means the plain path."""
-        session, few = self.session, batch.first_two()
-        loop = LoopEngine(session, self.placements, 2, traced=True)
-        self._check_alone(few)
-        for forest in self.forests(batch):
-            shown = self._shown(forest) if every_site else self._shown(forest)[:1]
-            with torch.no_grad(), sealed():
-                try:
-                    plain, reads = forest.executor.plain(few.call.to(session.device))
-                    worst = float((plain - session.plain(few)).abs().max())
-                    for i in shown:
-                        number = int(forest.numbers[i])
-                        slow = torch.cat([block.probabilities for block in loop.samples(number, few, range(2))])
-                        fast = self._two_passes(forest, int(forest.plan.leaf_of[i]), reads, few)
-                        worst = max(worst, float((slow - fast).abs().max()))
-                except (RuntimeError, TypeError, IndexError) as error:
-                    reason = f"the captured graph does not run on folded passes: {first_line(error)}"
-                    raise CaptureFailed(reason) from error
-            if not worst <= _TOLERANCE:
-                raise CaptureFailed(f"the captured graph differs from the plain loop by {worst:.1e}")
-
-    def _check_alone(self, few: Batch) -> None:
-        """Passes are folded into the batch, and examples run in blocks: neither may change what an example gets."""
-        if few.n < 2:
-            return
-        with torch.no_grad(), sealed():
-            together = self.session.plain(few)
-            try:
-                alone = torch.cat([self.session.plain(few.take([i])) for i in range(few.n)])
-            except (RuntimeError, ValueError) as error:
-                raise CaptureFailed(f"the model does not take an example by itself: {first_line(error)}") from error
-        apart = float((together - alone).abs().max())
-        half = any(weight.dtype.itemsize < 4 for weight in self.session.model.parameters())
-        if not apart <= (_COUPLED_HALF if half else _COUPLED):
-            raise CaptureFailed(f"what an example gets depends on the others of its batch (by {apart:.1e})")
-
-    def _shown(self, forest: Forest) -> list[int]:
-        """Placements to compare: the first, the middle, the last, and the first that has each site."""
-        found = {int(i) for i in np.linspace(0, len(forest.numbers) - 1, 3)}
-        seen: set[Point] = set()
-        for i, number in enumerate(forest.numbers):
-            new = set(self.placements[int(number)]) - seen
-            if new:
-                seen |= new
-                found.add(i)
-        return sorted(i for i in found if forest.plan.leaf_of[i] >= 0)
-
-    def _two_passes(self, forest: Forest, leaf: int, reads: dict[Any, Tensor], few: Batch) -> Tensor:
-        blocks = Blocks(few.n, 2, (1,) * len(forest.plan.steps))
-        keys = few.keys.to(self.session.device)
-        subtree = _subtree_of(forest.plan, leaf)
-        return next(p for _, p in forest.executor.passes(subtree, Chunk(reads, keys, range(2), blocks)))[0]
 
     def units(self, bytes_per_placement: int = 0) -> list[WorkUnit]:
         """The whole run in contiguous pieces of its subtrees."""
@@ -322,7 +258,7 @@ class SharedEngine:
     def samples(self, number: int, batch: Batch, passes: range, tick: Tick = quiet) -> Iterator[PassBlock]:
         forest, leaf = self._leaf(batch, number)
         blocks = forest.blocks
-        subtree = None if leaf < 0 else _subtree_of(forest.plan, leaf)
+        subtree = None if leaf < 0 else leading_to(forest.plan, leaf)
         for begin in range(0, batch.n, blocks.examples):
             examples = _on_device(_examples(batch, begin, begin + blocks.examples), self.session.device)
             with torch.no_grad(), sealed():
@@ -364,15 +300,6 @@ class SharedEngine:
         self, needs: Collection[str] = ("sum_p",), finish: Finish = no_finish, *, compiled: bool = False
     ) -> PlanSummary:
         return summarise_shared(self, expected_shared(self, needs, finish, compiled=compiled))
-
-
-def _subtree_of(plan: Plan, leaf: int) -> Subtree:
-    """The part of the plan that leads to one leaf."""
-    for subtree in plan.subtrees:
-        where = np.flatnonzero(subtree.leaf == leaf)
-        if len(where):
-            return cut(subtree, int(where[0]), int(where[0]) + 1)
-    raise CaptureFailed("a placement is missing from its own plan")
 
 
 def _styles(placements: Sequence[ResolvedPlacement]) -> list[np.ndarray]:

@@ -17,7 +17,8 @@ from dropscope.statistics import PassStatistics
 
 if TYPE_CHECKING:
     from dropscope.engine.loop import LoopEngine
-    from dropscope.engine.shared import Forest, SharedEngine
+    from dropscope.engine.shared import SharedEngine
+    from dropscope.engine.verification import Forest
 
 _SHOWN = 2  # lines of the tree in a short form
 

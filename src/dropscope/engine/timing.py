@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from dropscope.data import Batch
     from dropscope.engine.engine import WorkUnit
     from dropscope.engine.loop import LoopEngine
-    from dropscope.engine.shared import Forest, SharedEngine
+    from dropscope.engine.shared import SharedEngine
+    from dropscope.engine.verification import Forest
 
 _SECONDS = 2.0  # to spend on timing, roughly
 _PLACEMENTS = 16  # of one unit that are timed: enough to share what a whole unit shares

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, fx
-from torch.utils import _pytree as pytree
 
-from dropscope.engine.graph import Captured, CaptureFailed
+from dropscope.engine.graph import Captured, CaptureFailed, module_path
 from dropscope.injection import ResolvedPlacement, SiteNoise
 from dropscope.noise import Layout, OwnNoise
 from dropscope.tracing import Point
@@ -94,6 +93,12 @@ class Plan:
                 after.add(node)
         return frozenset(after)
 
+    def noisy(self, steps: tuple[int, ...]) -> frozenset[fx.Node]:
+        """What differs from pass to pass then: the values that get noise, too."""
+        if ("noisy", steps) not in self._known:
+            self._known["noisy", steps] = self.stochastic(steps) | {self.steps[i].node for i in steps}
+        return self._known["noisy", steps]
+
     def segment(self, steps: tuple[int, ...], level: int) -> list[fx.Node]:
         """The stochastic nodes between the noise of one level and the next, for a subtree with these steps."""
         if (steps, level) not in self._known:
@@ -113,8 +118,8 @@ class Plan:
             later = {self.steps[i].node for i in steps[level + 1 :]}
             for i in range(level + 1, len(steps)):
                 for node in self.segment(steps, i):
-                    later.update(self.captured.rebuilt_inputs(node))
-            later.update(n for n in pytree.tree_leaves(self.captured.output) if isinstance(n, fx.Node))
+                    later.update(self.captured.rebuilt_inputs(node, self.noisy(steps)))
+            later.update(self.captured.results)
             self._known["read", steps, level] = frozenset(later)
         return self._known["read", steps, level]
 
@@ -141,13 +146,17 @@ def grow(captured: Captured, vectors: Sequence[ResolvedPlacement]) -> Plan:
     leaf_of = leaf_of.reshape(-1).astype(np.int64)
     plain = np.all(distinct == 0, axis=1)
     number = np.cumsum(~plain) - 1
-    return Plan(
+    plan = Plan(
         captured,
         tuple(steps),
         tuple(_subtrees(distinct[~plain])),
         int((~plain).sum()),
         np.where(plain[leaf_of], -1, number[leaf_of]),
     )
+    for node, _ in captured.expected:
+        if node in plan.stochastic(tuple(range(len(steps)))):
+            raise CaptureFailed(f"the code of {module_path(node)} decides by a value that noise changes")
+    return plan
 
 
 def _steps(captured: Captured, vectors: Sequence[ResolvedPlacement]) -> list[Step]:
@@ -164,8 +173,8 @@ def _steps(captured: Captured, vectors: Sequence[ResolvedPlacement]) -> list[Ste
     steps = []
     for (name, call, node, _, _), points in merged.items():
         spec = noises[points[0]]
-        if spec.layout.batch_dim is None or captured.batch(node) is None:
-            raise CaptureFailed(f"{name} has one value for all examples, which cannot be folded with the passes")
+        if (spec.layout.batch_dim is None) != (captured.batch(node) is None):
+            raise CaptureFailed(f"{name} has one value for all examples in the model or in its graph, and not in both")
         if spec.noise == "alpha":
             raise CaptureFailed(f"{name} has alpha dropout, which is no factor on its value")
         if spec.noise == "multinomial":
@@ -255,6 +264,15 @@ def cut(subtree: Subtree, low: int, high: int) -> Subtree:
         low, high = int(parent[0]), int(parent[-1]) + 1
         levels.append(Level(parent - low, choice))
     return Subtree(subtree.steps, tuple(reversed(levels)), leaf)
+
+
+def leading_to(plan: Plan, leaf: int) -> Subtree:
+    """The part of a plan that leads to one leaf."""
+    for subtree in plan.subtrees:
+        where = np.flatnonzero(subtree.leaf == leaf)
+        if len(where):
+            return cut(subtree, int(where[0]), int(where[0]) + 1)
+    raise CaptureFailed("a placement is missing from its own plan")
 
 
 def pick(subtree: Subtree, leaves: np.ndarray) -> Subtree:

@@ -21,11 +21,12 @@ from dropscope.model.inputs import (
     accepted,
     id_keys,
     main_tensor,
+    map_tensors,
     output_tensors,
     replace_tensor,
     tensors,
 )
-from dropscope.model.outputs import Outputs, probabilities
+from dropscope.model.outputs import Outputs, output_tensor, probabilities
 
 __all__ = [
     "LABEL_KEYS",
@@ -41,6 +42,8 @@ __all__ = [
     "id_keys",
     "is_hooked",
     "main_tensor",
+    "map_tensors",
+    "output_tensor",
     "output_tensors",
     "probabilities",
     "random_state_kept",

@@ -83,24 +83,7 @@ class Call:
 
     def map(self, function: Callable[[Tensor], Any]) -> Call:
         """`function` on every tensor, in the same places."""
-
-        def mapped(part: Any) -> Any:
-            if isinstance(part, Tensor):
-                return function(part)
-            if isinstance(part, tuple | list):
-                parts = [mapped(p) for p in part]
-                return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)
-            if isinstance(part, dict):
-                parts_by_key = {key: mapped(p) for key, p in part.items()}
-                if type(part) is dict:
-                    return parts_by_key
-                same_kind = copy.copy(part)  # as an encoder's output, which has its fields as attributes and by number
-                for key, value in parts_by_key.items():
-                    same_kind[key] = value
-                return same_kind
-            return part
-
-        return Call(mapped(self.args), mapped(self.kwargs))
+        return Call(map_tensors(self.args, function), map_tensors(self.kwargs, function))
 
     def take(self, indices: Sequence[int]) -> Call:
         """Some of the examples. Tensors whose first dimension is not the batch are shared by all examples."""
@@ -249,6 +232,29 @@ def tensors(structure: Any) -> list[Tensor]:
         elif isinstance(part, _CONTAINERS):
             leaves += tensors(part)
     return leaves
+
+
+def map_tensors(structure: Any, function: Callable[[Tensor], Any]) -> Any:
+    """The structure with `function` of each tensor in its place: nested tuples, lists, dicts and dataclasses."""
+    if isinstance(structure, Tensor):
+        return function(structure)
+    if isinstance(structure, tuple | list):
+        parts = [map_tensors(part, function) for part in structure]
+        return type(structure)(*parts) if hasattr(structure, "_fields") else type(structure)(parts)
+    if isinstance(structure, dict):
+        parts_by_key = {key: map_tensors(part, function) for key, part in structure.items()}
+        if type(structure) is dict:
+            return parts_by_key
+        same_kind = copy.copy(structure)  # as an encoder's output, which has its fields as attributes and by number
+        for key, value in parts_by_key.items():
+            same_kind[key] = value
+        return same_kind
+    if dataclasses.is_dataclass(structure) and not isinstance(structure, type):
+        alike: Any = copy.copy(structure)
+        for item in dataclasses.fields(structure):
+            object.__setattr__(alike, item.name, map_tensors(getattr(structure, item.name), function))
+        return alike
+    return structure
 
 
 def output_tensors(output: Any) -> list[Tensor]:

@@ -58,7 +58,7 @@ def probabilities(
             got = Phrase(type(values).__name__)
             raise BadInput("outputs must return probabilities, if it is a function", "outputs", got, remedy)
     else:
-        values = _output_tensor(output, outputs)
+        values = output_tensor(output, outputs)
     half = values.dtype in (torch.float16, torch.bfloat16)
     values = _floating(values)
     if check:
@@ -113,7 +113,7 @@ def _one_column(values: Tensor, labels: Sequence[Tensor]) -> str:
     return f"write {binary}" + ("" if labels else "; a regression is not supported yet")
 
 
-def _output_tensor(output: Any, kind: str) -> Tensor:
+def output_tensor(output: Any, kind: str) -> Tensor:
     """The tensor in what a model returned: itself, `.logits`, the entry of that name, the first of a tuple."""
     if isinstance(output, Tensor):
         return output

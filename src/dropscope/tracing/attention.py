@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dropscope.errors import BadInput, Phrase
 from dropscope.model import random_state_kept
 
 Weigh = Callable[[Tensor], Tensor]
@@ -69,11 +68,6 @@ def mha_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, A
 
 def mha(call: Mapping[str, Any], weigh: Weigh) -> tuple[Tensor, Tensor | None]:
     """F.multi_head_attention_forward with noise on the weights; `weigh` gets them as [batch, heads, queries, keys]."""
-    extra = [name for name in ("bias_k", "bias_v", "static_k", "static_v") if call[name] is not None]
-    if extra or call["add_zero_attn"]:
-        what = "placement must not name weights of an attention that adds keys or values of its own"
-        received = Phrase(f"an attention with {', '.join(extra or ['add_zero_attn'])}")
-        raise BadInput(what, "placement", received, "choose another site")
     heads = call["num_heads"]
     query, key, value = call["query"], call["key"], call["value"]
     batched = query.dim() == 3
@@ -81,9 +75,11 @@ def mha(call: Mapping[str, Any], weigh: Weigh) -> tuple[Tensor, Tensor | None]:
         query, key, value = query.unsqueeze(1), key.unsqueeze(1), value.unsqueeze(1)
     length, batch, width = query.shape
     q, k, v = (_heads(x, heads) for x in _projected(query, key, value, call))
+    k, v = _extended(k, call["bias_k"], call["static_k"], call), _extended(v, call["bias_v"], call["static_v"], call)
     scores = (q @ k.transpose(-2, -1)) / math.sqrt(width // heads)
     for mask in _masks(call, batch, heads):
-        scores = scores + _additive(mask, scores.dtype)
+        added = scores.shape[-1] - mask.shape[-1]  # keys of the attention's own: every query sees them
+        scores = scores + F.pad(_additive(mask, scores.dtype), (0, added))
     weights = torch.softmax(scores, dim=-1)
     if not call["need_weights"]:
         # torch then runs its SDPA, where a row that sees nothing gets zeros.
@@ -118,6 +114,16 @@ def _projected(query: Tensor, key: Tensor, value: Tensor, call: Mapping[str, Any
 def _heads(x: Tensor, heads: int) -> Tensor:
     """[length, batch, width] → [batch, heads, length, width / heads]"""
     return x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3)
+
+
+def _extended(x: Tensor, bias: Tensor | None, static: Tensor | None, call: Mapping[str, Any]) -> Tensor:
+    """Keys or values [batch, heads, length, width] with those that the attention adds of its own."""
+    batch, heads, _, width = x.shape
+    if bias is not None:
+        x = torch.cat([x, _heads(bias.expand(1, batch, -1), heads)], 2)
+    if static is not None:
+        x = static.view(batch, heads, -1, width)
+    return torch.cat([x, x.new_zeros(batch, heads, 1, width)], 2) if call["add_zero_attn"] else x
 
 
 def _masks(call: Mapping[str, Any], batch: int, heads: int) -> list[Tensor]:
