@@ -153,7 +153,10 @@ def _export(model: nn.Module, call: Call, wanted: tuple[Point, ...]) -> Captured
     _switch_cache_off(copy, model)
     call = Call(call.args, dict(sorted(call.kwargs.items())))
     reads, errors = False, []
-    attempts: list[Any] = [torch.export.Dim("batch", min=1, max=1 << 24), torch.export.Dim.AUTO, None]
+    ours = torch.export.Dim("batch", min=1, max=1 << 24)
+    attempts: list[Any] = [ours, torch.export.Dim.AUTO, None]
+    if _limits_examples(copy, call):
+        attempts[:2] = attempts[1::-1]
     while attempts:
         try:
             if attempts[0] is None:
@@ -170,11 +173,18 @@ def _export(model: nn.Module, call: Call, wanted: tuple[Point, ...]) -> Captured
                 reads = True
                 continue
         else:
-            if len(attempts) == 3 or _share_symbol(captured):
+            if attempts[0] is ours or _share_symbol(captured):
                 return captured
         del attempts[0]
     what = first_line(errors[0], 200)
     raise CaptureFailed(f"torch.export could not export {_culprit(errors, copy)}: {what}") from errors[0]
+
+
+def _limits_examples(model: nn.Module, call: Call) -> bool:
+    """Whether a symbol of our own is sure to be refused: by cuDNN's choice of a BatchNorm."""
+    on_gpu = any(tensor.is_cuda for tensor in call.tensors)
+    norms = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
+    return on_gpu and any(isinstance(module, norms) for module in model.modules())
 
 
 def _culprit(errors: Sequence[Exception], model: nn.Module) -> str:
