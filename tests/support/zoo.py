@@ -1,4 +1,7 @@
-"""Small models of every kind that Dropscope must handle, each from a factory: fixed weights, eval mode, no download."""
+"""Small models of every kind that Dropscope must handle, each from a factory: fixed weights, eval mode, no download.
+
+See `architectures` for those that people use, each with the engine that runs its placements.
+"""
 
 from __future__ import annotations
 

@@ -134,11 +134,6 @@ def volumes(examples: int, scale: int) -> Tensor:
     return torch.randn(min(examples, 8), 1, size, size, size, generator=torch.Generator().manual_seed(2))
 
 
-def large_volumes(examples: int, scale: int) -> Tensor:
-    """As small as five halvings allow."""
-    return torch.randn(min(examples, 4), 1, 32, 32, 32, generator=torch.Generator().manual_seed(2))
-
-
 def _unet(scale: int) -> nn.Module:
     from monai.networks.nets import UNet
 
@@ -152,24 +147,28 @@ def _segresnet(scale: int) -> nn.Module:
                      blocks_down=(1, 1, scale), blocks_up=(1, 1))  # fmt: skip
 
 
-def _vnet(scale: int) -> nn.Module:
-    from monai.networks.nets import VNet
+def _attention_unet(scale: int) -> nn.Module:
+    from monai.networks.nets import AttentionUnet
 
-    return VNet(3, 1, 2, dropout_prob_down=0.2, dropout_prob_up=(0.2, 0.2))
-
-
-def _unetr(scale: int) -> nn.Module:
-    from monai.networks.nets import UNETR
-
-    size = 16 if scale == 1 else 32
-    return UNETR(1, 2, (size,) * 3, 4 * scale, 48 * min(scale, 2), 64 * scale, 4, dropout_rate=0.1)
+    return AttentionUnet(3, 1, 2, (4 * scale, 8 * scale), (2,), dropout=0.2)
 
 
-def _swin_unetr(scale: int) -> nn.Module:
-    from monai.networks.nets import SwinUNETR
+class PatchVolume(nn.Module):
+    """As UNETR (Hatamizadeh et al. 2022): patches of a volume through a transformer, then back to every voxel."""
 
-    return SwinUNETR(1, 2, depths=(1, 1, 1, 1), num_heads=(1, 1, 2, 2), feature_size=12, drop_rate=0.1,
-                     attn_drop_rate=0.1)  # fmt: skip
+    def __init__(self, width: int, layers: int, size: int) -> None:
+        super().__init__()
+        self.skip, self.patch = nn.Conv3d(1, 4, 3, padding=1), nn.Conv3d(1, width, 8, 8)
+        self.position = nn.Parameter(torch.randn(1, (size // 8) ** 3, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.2, "gelu", batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.up, self.out = nn.ConvTranspose3d(width, 4, 8, 8), nn.Conv3d(8, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        patches = self.patch(x)
+        mixed = self.encoder(patches.flatten(2).transpose(1, 2) + self.position)
+        deep = self.up(mixed.transpose(1, 2).reshape(patches.shape))
+        return self.out(torch.cat([self.skip(x).relu(), deep.relu()], 1))
 
 
 # --- recurrent networks, experts, attention ---------------------------------------------------------------------------
@@ -232,6 +231,7 @@ class Translator(nn.Module):
         super().__init__()
         self.lift = nn.Linear(16, width)
         self.both = nn.Transformer(width, 4, layers, layers, 2 * width, 0.2, batch_first=True)
+        self.both.encoder.use_nested_tensor = False  # torch warns that they are a prototype
         self.fc = nn.Linear(width, 3)
 
     def forward(self, x: Tensor, padding: Tensor) -> Tensor:
@@ -271,15 +271,15 @@ class SequenceFirst(nn.Module):
 
 
 def _sound(name: str, model: Any, inputs: Any) -> Architecture:
-    return Architecture(name, "audio", model, inputs, "own last attention ffn", needs="transformers")
+    return Architecture(name, "audio", model, inputs, "own last attention ffn keys values", needs="transformers")
 
 
 def _table(name: str, model: Any, shared: str) -> Architecture:
     return Architecture(name, "tabular", model, columns, shared)
 
 
-def _volume(name: str, model: Any, shared: str, inputs: Any = volumes) -> Architecture:
-    return Architecture(name, "volume", model, inputs, shared, needs="monai")
+def _volume(name: str, model: Any, shared: str = "own last conv", needs: str = "monai") -> Architecture:
+    return Architecture(name, "volume", model, volumes, shared, needs=needs)
 
 
 def _recurrent(name: str, cell: type[nn.RNNBase], **more: Any) -> Architecture:
@@ -298,14 +298,14 @@ OTHERS = (
     _sound("whisper", _whisper, mel_features),
     _sound("ast", _ast, mel_frames),
     _table("table-mlp", lambda scale: TableMLP(16 * scale), "own last all fc1"),
-    _table("table-resnet", lambda scale: TableResNet(16 * scale, 1 + scale), "own last all first"),
-    _table("ft-transformer", lambda scale: FeatureTokens(16 * scale, 1 + scale), "own last attention ffn"),
-    Architecture("unet-3d", "volume", lambda scale: zoo.UNet3d(), volumes, "own last conv down1"),
-    _volume("monai-unet", _unet, "own last conv"),
-    _volume("monai-segresnet", _segresnet, "own last conv"),
-    _volume("monai-vnet", _vnet, "own last conv"),
-    _volume("monai-unetr", _unetr, "own last attention ffn"),
-    _volume("monai-swin-unetr", _swin_unetr, "own last attention ffn", large_volumes),
+    _table("table-resnet", lambda scale: TableResNet(16 * scale, scale), "own last all first"),
+    _table("ft-transformer", lambda scale: FeatureTokens(16 * scale, scale), "own last attention ffn"),
+    _volume("unet-3d", lambda scale: zoo.UNet3d(), "own last conv down1", "torch"),
+    _volume("patch-volume", lambda scale: PatchVolume(16 * scale, scale, 16 * min(scale, 2)), "own last attention ffn",
+            "torch"),
+    _volume("monai-unet", _unet),
+    _volume("monai-attention-unet", _attention_unet),
+    _volume("monai-segresnet", _segresnet),
     _recurrent("lstm", nn.LSTM, num_layers=2),
     _recurrent("gru", nn.GRU, bidirectional=True),
     Architecture("soft-experts", "experts", lambda scale: Experts(16 * scale), vectors, "own last all gate"),

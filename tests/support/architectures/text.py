@@ -36,7 +36,7 @@ def _gpt2(scale: int) -> dict[str, Any]:
 
 
 def _gpt_neo(scale: int) -> dict[str, Any]:
-    types = [[["global", "local"][: 1 + scale % 2], -(-scale // 2)]]
+    types = [[["local"], scale]]
     sizes = {"hidden_size": 32 * scale, "num_layers": scale, "num_heads": 4, "intermediate_size": 64 * scale}
     rates = {"resid_dropout": 0.1, "embed_dropout": 0.1, "attention_dropout": 0.1}
     return {**sizes, **rates, "attention_types": types, "window_size": 4, "max_position_embeddings": 136}
@@ -123,36 +123,35 @@ def _text(
 
 
 TEXT = (
-    _text("bert", "Bert", _bert, "own last attention ffn"),
-    _text("bert-eager", "Bert", _bert, "own last attention ffn", attn_implementation="eager"),
-    _text("bert-tokens", "Bert", _bert, "own last attention", head="ForTokenClassification",
+    _text("bert", "Bert", _bert, "own last attention ffn keys values"),
+    _text("bert-eager", "Bert", _bert, "own last attention ffn keys", attn_implementation="eager"),
+    _text("bert-tokens", "Bert", _bert, "own last attention keys values", head="ForTokenClassification",
           options={"outputs": per_token}),
-    _text("bert-answers", "Bert", _bert, "own last attention", head="ForQuestionAnswering", num_labels=2,
+    _text("bert-answers", "Bert", _bert, "own last attention keys values", head="ForQuestionAnswering", num_labels=2,
           options={"outputs": answer}),
-    _text("bert-choices", "Bert", _bert, "own last attention", head="ForMultipleChoice", inputs=choices),
-    _text("roberta", "Roberta", _bert, "own last attention ffn"),
-    _text("xlm-roberta", "XLMRoberta", _bert, "own last attention ffn"),
-    _text("albert", "Albert", _bert, "own last attention ffn", embedding_size=16, hidden_dropout_prob=0.1,
+    _text("bert-choices", "Bert", _bert, "own last attention keys values", head="ForMultipleChoice", inputs=choices),
+    _text("roberta", "Roberta", _bert, "own last attention ffn keys values"),
+    _text("xlm-roberta", "XLMRoberta", _bert, "own last attention ffn keys values"),
+    _text("albert", "Albert", _bert, "own last attention ffn keys values", embedding_size=16, hidden_dropout_prob=0.1,
           attention_probs_dropout_prob=0.1),
-    _text("electra", "Electra", _bert, "own last attention ffn", embedding_size=16),
-    _text("distilbert", "DistilBert", _distilbert, "own last attention ffn"),
-    _text("deberta", "Deberta", _deberta, "own last attention ffn"),
-    _text("deberta-v2", "DebertaV2", _deberta, "own last attention ffn"),
-    _text("mpnet", "MPNet", _bert, "own last attention ffn"),
-    _text("convbert", "ConvBert", _bert, "own last attention ffn", embedding_size=16),
-    _text("roformer", "RoFormer", _bert, "own last attention ffn", embedding_size=16),
-    _text("modernbert", "ModernBert", _bert, "own last attention ffn", attention_dropout=0.1, mlp_dropout=0.1),
+    _text("electra", "Electra", _bert, "own last attention ffn keys values", embedding_size=16),
+    _text("distilbert", "DistilBert", _distilbert, "own last attention ffn keys values"),
+    _text("deberta", "Deberta", _deberta, "own last attention ffn keys"),
+    _text("deberta-v2", "DebertaV2", _deberta, "own last attention ffn keys"),
+    _text("mpnet", "MPNet", _bert, "own last attention ffn keys"),
+    _text("modernbert", "ModernBert", _bert, "own last attention ffn keys", attention_dropout=0.1, mlp_dropout=0.1),
     _text("xlnet", "XLNet", _xlnet, "own last attention ffn"),
     _text("fnet", "FNet", _bert, "own last ffn"),
-    _text("longformer", "Longformer", _bert, "own last attention ffn", attention_window=4),
-    _text("funnel", "Funnel", _funnel, "own last attention ffn"),
-    _text("gpt2", "GPT2", _gpt2, "own last attention ffn"),
-    _text("gpt-neo", "GPTNeo", _gpt_neo, "own last attention ffn"),
-    _text("llama", "Llama", _llama, "own last attention ffn"),
-    _text("mistral", "Mistral", _llama, "own last attention ffn"),
-    _text("qwen2", "Qwen2", _llama, "own last attention ffn"),
-    _text("opt", "OPT", _opt, "own last attention ffn"),
-    _text("t5", "T5", _t5, "own last attention ffn"),
-    _text("bart", "Bart", _bart, "own last attention ffn"),
-    _text("mixtral", "Mixtral", _mixtral, "own last attention ffn", kind="experts"),
+    _text("longformer", "Longformer", _bert, "", dict.fromkeys(("last", "attention"), "data-dependent"),
+          attention_window=4),
+    _text("funnel", "Funnel", _funnel, "own last attention ffn keys"),
+    _text("gpt2", "GPT2", _gpt2, "own last attention ffn keys"),
+    _text("gpt-neo", "GPTNeo", _gpt_neo, "own last attention ffn keys"),
+    _text("llama", "Llama", _llama, "own last attention ffn keys values"),
+    _text("mistral", "Mistral", _llama, "own last attention ffn keys values"),
+    _text("qwen2", "Qwen2", _llama, "own last attention ffn keys values"),
+    _text("opt", "OPT", _opt, "own last attention ffn keys values"),
+    _text("t5", "T5", _t5, "own last attention ffn keys values"),
+    _text("bart", "Bart", _bart, "own last attention ffn keys values"),
+    _text("mixtral", "Mixtral", _mixtral, "own last attention linear keys values", kind="experts"),
 )  # fmt: skip

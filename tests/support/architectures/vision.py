@@ -25,19 +25,24 @@ def _vit(scale: int) -> dict[str, Any]:
     return {**sizes, **_RATES, "intermediate_size": 64 * scale, "image_size": 32 * min(scale, 2), "patch_size": 8}
 
 
+def _swin_v2(scale: int) -> dict[str, Any]:
+    return {**_swin(scale), "depths": [scale], "num_heads": [2]}
+
+
 def _swin(scale: int) -> dict[str, Any]:
-    sizes = {"embed_dim": 16 * scale, "depths": [1, 1 + scale], "num_heads": [2, 4], "window_size": 4, "patch_size": 4}
+    sizes = {"embed_dim": 16 * scale, "depths": [1, scale], "num_heads": [2, 4], "window_size": 4, "patch_size": 4}
     return {**sizes, **_RATES, "image_size": 32 * min(scale, 2)}
 
 
 def _segformer(scale: int) -> dict[str, Any]:
-    lists = {"depths": [1, scale, scale, 1], "hidden_sizes": [8 * scale * n for n in (1, 2, 2, 4)],
-             "sr_ratios": [4, 2, 1, 1], "num_attention_heads": [1, 2, 2, 4], "mlp_ratios": [2] * 4}  # fmt: skip
-    return {**lists, **_RATES, "decoder_hidden_size": 16 * scale, "classifier_dropout_prob": 0.1}
+    lists = {"depths": [1, scale], "hidden_sizes": [8 * scale, 16 * scale], "sr_ratios": [4, 1]}
+    more = {"num_attention_heads": [1, 4], "mlp_ratios": [2, 2], "num_encoder_blocks": 2}
+    more |= {"patch_sizes": [7, 3], "strides": [4, 2]}
+    return {**lists, **more, **_RATES, "decoder_hidden_size": 16 * scale, "classifier_dropout_prob": 0.1}
 
 
 def _stages(scale: int) -> dict[str, Any]:
-    return {"hidden_sizes": [8 * scale * n for n in (1, 2, 3, 4)], "depths": [1, 1, scale, 1]}
+    return {"hidden_sizes": [8 * scale, 16 * scale], "depths": [1, scale]}
 
 
 def _resnet(scale: int) -> dict[str, Any]:
@@ -49,27 +54,11 @@ def _regnet(scale: int) -> dict[str, Any]:
 
 
 def _convnext(scale: int) -> dict[str, Any]:
-    return {**_stages(scale), "drop_path_rate": 0.1, "patch_size": 2}
-
-
-def _efficientnet(scale: int) -> dict[str, Any]:
-    lists = {"in_channels": [32, 16, 24], "out_channels": [16, 24, 40], "kernel_sizes": [3, 3, 5]}
-    more = {"strides": [1, 2, 2], "num_block_repeats": [1, scale, scale], "expand_ratios": [1, 4, 4]}
-    return {**lists, **more, "depthwise_padding": [], "hidden_dim": 160, "width_coefficient": 0.25 * min(scale, 4)}
+    return {**_stages(scale), "drop_path_rate": 0.1, "patch_size": 2, "layer_scale_init_value": 1.0, "num_stages": 2}
 
 
 def _mobilenet(scale: int) -> dict[str, Any]:
-    return {"depth_multiplier": 0.125 * scale, "finegrained_output": False, "classifier_dropout_prob": 0.2}
-
-
-def _poolformer(scale: int) -> dict[str, Any]:
-    lists = {"depths": [1, 1, scale, 1], "hidden_sizes": [8 * scale * n for n in (1, 2, 3, 4)], "mlp_ratio": 2.0}
-    return {**lists, "drop_path_rate": 0.1}
-
-
-def _mobilevit(scale: int) -> dict[str, Any]:
-    sizes = {"hidden_sizes": [16 * scale, 24 * scale, 32 * scale], "neck_hidden_sizes": [8 * scale] * 7}
-    return {**sizes, **_RATES, "num_attention_heads": 4, "classifier_dropout_prob": 0.1, "image_size": 64}
+    return {"depth_multiplier": 0.125 * scale, "classifier_dropout_prob": 0.2}
 
 
 class UNet2d(nn.Module):
@@ -108,7 +97,8 @@ def _monai_efficientnet(scale: int) -> nn.Module:
     from monai.networks.nets import EfficientNet
 
     blocks = ["r1_k3_s11_e1_i32_o16_se0.25", f"r{scale}_k3_s22_e4_i16_o24_se0.25"]
-    return EfficientNet(blocks, 2, 3, 5, width_coefficient=0.25 * min(scale, 4), depth_coefficient=1.0, image_size=32)
+    width = 0.25 * min(scale, 4)
+    return EfficientNet(blocks, 2, 3, 5, width_coefficient=width, depth_coefficient=1.0, image_size=32)
 
 
 def _image(
@@ -129,25 +119,21 @@ def _image(
 
 
 VISION = (
-    _image("vit", "ViT", _vit, "own last attention ffn"),
-    _image("deit", "DeiT", _vit, "own last attention ffn"),
-    _image("beit", "Beit", _vit, "own last attention ffn"),
-    _image("dinov2", "Dinov2", _vit, "own last attention ffn"),
-    _image("swin", "Swin", _swin, "own last attention ffn"),
-    _image("swin-v2", "Swinv2", _swin, "own last attention ffn"),
-    _image("segformer", "Segformer", _segformer, "own last attention ffn"),
-    _image("segformer-pixels", "Segformer", _segformer, "own last attention ffn", head="ForSemanticSegmentation"),
-    _image("mobilevit", "MobileViT", _mobilevit, "own last attention ffn"),
-    _image("poolformer", "PoolFormer", _poolformer, "own last ffn"),
+    _image("vit", "ViT", _vit, "own last attention ffn keys values"),
+    _image("deit", "DeiT", _vit, "own last attention ffn keys values"),
+    _image("beit", "Beit", _vit, "own last attention ffn keys values"),
+    _image("swin", "Swin", _swin, "own last attention ffn keys values"),
+    _image("swin-v2", "Swinv2", _swin_v2, "own last attention ffn keys values"),
+    _image("segformer", "Segformer", _segformer, "own last attention conv keys"),
+    _image("segformer-pixels", "Segformer", _segformer, "last conv", head="ForSemanticSegmentation"),
     _image("convnext", "ConvNext", _convnext, "own last ffn"),
     _image("resnet", "ResNet", _resnet, "last conv"),
     _image("regnet", "RegNet", _regnet, "last conv"),
-    _image("efficientnet", "EfficientNet", _efficientnet, "own last conv"),
-    _image("mobilenet-v2", "MobileNetV2", _mobilenet, "own last conv"),
+    _image("mobilenet", "MobileNetV1", _mobilenet, "own last conv"),
     Architecture("cifar-cnn", "vision", lambda scale: zoo.Cifar(32 * min(scale, 2)), images, "last conv conv1 fc1"),
     Architecture("resnet-20", "vision", lambda scale: zoo.CifarResNet("pad", 3, 4 * scale), images,
                  "last conv conv1 layer3.2.conv1"),
     Architecture("unet-2d", "vision", lambda scale: UNet2d(4 * scale), images, "own last conv"),
     Architecture("monai-densenet", "vision", _densenet, images, "own last conv", needs="monai"),
-    Architecture("monai-efficientnet", "vision", _monai_efficientnet, images, "last conv", needs="monai"),
+    Architecture("monai-efficientnet", "vision", _monai_efficientnet, images, "own last conv", needs="monai"),
 )  # fmt: skip
