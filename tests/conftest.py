@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+os.environ["DROPSCOPE_CAPTURE"] = "always"  # "auto" runs in tests what it runs in long runs
 torch.set_num_threads(1)  # the models are tiny: a second thread only waits
 
 _STUDIES = Path(__file__).parent / "studies"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dropscope.engine.choice import choose_engine
 from dropscope.engine.engine import Engine
 from dropscope.engine.loop import LoopEngine
+from dropscope.engine.prices import estimate
 from dropscope.engine.session import open_session
 from dropscope.engine.shared import SharedEngine
 from support import zoo
@@ -113,3 +114,37 @@ def test_what_is_refused() -> None:
     with refused("engine") as caught:
         chosen(zoo.hugging_face("bert"), zoo.text(), engine="shared", precision="bf16")
     assert "fp32" in caught.value.remedy
+
+
+def test_a_run_that_is_done_before_a_capture_is_left_to_the_loop(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("DROPSCOPE_CAPTURE")
+    session = open_session(zoo.cifar(), zoo.images(2))
+    resolved = session.resolve(["fc1=.5"])
+    with caplog.at_level(logging.INFO, logger="dropscope"):
+        short = choose_engine(session, resolved, 3)
+    assert isinstance(short, LoopEngine)
+    assert "capture" in short.reason
+    assert short.reason in str(short.summary())
+    assert any(short.reason in record.getMessage() for record in caplog.records)
+    assert isinstance(choose_engine(session, resolved, 3, "shared"), SharedEngine)
+    assert isinstance(choose_engine(session, resolved, 3), SharedEngine)  # it is captured now
+    assert isinstance(choose_engine(session, resolved, 3, fixed=True), LoopEngine)  # as in another process
+
+
+def test_a_long_run_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DROPSCOPE_CAPTURE")
+    session = open_session(zoo.cifar(), zoo.images(2))
+    assert isinstance(choose_engine(session, session.resolve(["fc1=.5"]), 100_000), SharedEngine)
+
+
+def test_the_estimate_is_a_matter_of_counted_work() -> None:
+    session = open_session(zoo.cifar(), zoo.images(4), batch_size=2)
+    resolved = session.resolve(["fc1=.5", "conv1=.2"])
+    once, again, longer = (estimate(session, resolved, passes) for passes in (10, 10, 20))
+    assert once == again
+    assert longer.loop == pytest.approx(2 * once.loop)
+    assert longer.capture == once.capture
+    more = estimate(session, [*resolved, *resolved], 10)
+    assert more.loop == pytest.approx(2 * once.loop)

@@ -1,4 +1,4 @@
-"""The choice of an engine: the shared one where the model can be captured, the loop otherwise."""
+"""The choice of an engine: the shared one where the model can be captured and that pays, the loop otherwise."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 from dropscope.checks import check_choice
 from dropscope.device import free_bytes
 from dropscope.engine.engine import Engine
-from dropscope.engine.graph import CaptureFailed
+from dropscope.engine.graph import CaptureFailed, is_captured
 from dropscope.engine.loop import LoopEngine, folds, folds_small, rows_at_once
+from dropscope.engine.prices import always_captures, estimate
 from dropscope.engine.session import Session, sealed
 from dropscope.engine.shared import SharedEngine
 from dropscope.errors import BadInput, Phrase, first_line
@@ -42,7 +43,8 @@ def choose_engine(
         session: Model and data.
         placements: Resolved placements; engines number them in this order.
         passes: Passes of each.
-        engine: "auto" takes the shared engine where it can run and says why where it cannot; "shared" insists on it;
+        engine: "auto" takes the shared engine where it can run and is worth its capture (see `prices`), and says why
+            elsewhere; "shared" insists on it;
             "loop" takes the plain loop; "reference" the same, pass by pass and with every value followed.
         memory: Bytes to plan with; what is free, if None.
         fixed: Whether block sizes must stay as planned, because a folder holds results of them.
@@ -63,6 +65,11 @@ def choose_engine(
             remedy = "write engine='auto', or precision='fp32'"
             raise BadInput("engine must be the loop for precision='bf16'", "engine", engine, remedy)
         return folded_loop(session, placements, passes, memory, "precision bf16 runs in the loop")
+    if engine == "auto" and not always_captures() and (fixed or not _is_captured(session, placements)):
+        expected = estimate(session, placements, passes)
+        if expected.favours_loop:
+            log.info("the plain loop runs: %s", expected)
+            return folded_loop(session, placements, passes, memory, str(expected))
     try:
         free = memory or free_bytes(session.device)
         return SharedEngine.build(session, placements, passes, free, fixed=fixed, verified=verified)
@@ -81,6 +88,12 @@ def _price(placements: Sequence[ResolvedPlacement], passes: int) -> str:
     count = sum(map(bool, placements))
     of = f"{count} placement{'s' if count > 1 else ''} × {passes} passes"
     return f"that is {format_count(count * passes)} forwards of every example ({of})"
+
+
+def _is_captured(session: Session, placements: Sequence[ResolvedPlacement]) -> bool:
+    """Whether this process has the graph; a run with a folder is not asked, because its next process has not."""
+    points = {point for resolved in placements for point in resolved}
+    return is_captured(session.model, session.data.batches[0].call.to(session.device), points)
 
 
 def folded_loop(

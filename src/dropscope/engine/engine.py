@@ -67,6 +67,7 @@ class Engine(Protocol):
     """Runs `passes` passes of `placements` over the data of a session."""
 
     name: str
+    reason: str  # why it runs, where that is not what was asked for
     session: Session  # its data may be batched otherwise than the caller's
     placements: Sequence[ResolvedPlacement]
     passes: int

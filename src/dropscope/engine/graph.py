@@ -122,17 +122,26 @@ _cache: weakref.WeakKeyDictionary[nn.Module, list[tuple[Any, Captured]]] = weakr
 
 def capture(model: nn.Module, call: Call, points: Iterable[Point]) -> Captured:
     """`model` as a graph with `points` marked; kept for the next call with the same model and input signature."""
-    wanted = tuple(sorted(points))
-    weights = tuple((id(p), writes(p)) for p in (*model.parameters(), *model.buffers()))
-    key = wanted, _signature(call), weights, code_fingerprint(model)
+    key = _key(model, call, points)
     with undisturbed():  # to torch, the whole process exports
         kept = _cache.setdefault(model, [])
         for known, captured in kept:
             if known == key:
                 return captured
-        captured = _export(model, call, wanted)
+        captured = _export(model, call, key[0])
         kept[:] = [*kept[-3:], (key, captured)]
         return captured
+
+
+def is_captured(model: nn.Module, call: Call, points: Iterable[Point]) -> bool:
+    """Whether `capture` has this graph already."""
+    key = _key(model, call, points)
+    return any(known == key for known, _ in _cache.get(model, []))
+
+
+def _key(model: nn.Module, call: Call, points: Iterable[Point]) -> tuple[Any, ...]:
+    weights = tuple((id(p), writes(p)) for p in (*model.parameters(), *model.buffers()))
+    return tuple(sorted(points)), _signature(call), weights, code_fingerprint(model)
 
 
 def _signature(call: Call) -> Any:

@@ -67,6 +67,7 @@ class SharedEngine:
     """Placements planned as a tree. Made by `build`, which raises `CaptureFailed` where it cannot run."""
 
     name = "shared"
+    reason = ""
 
     def __init__(
         self, session: Session, placements: Sequence[ResolvedPlacement], passes: int, memory: int, *, fixed: bool

@@ -37,6 +37,7 @@ class Run:
         folder: Where the run is stored; None without `out`.
         levels: Each penalty of a random and of a perfectly monotone measure on as many examples.
         seconds: Wall time of each stage.
+        reason: Why the loop ran, where "auto" took it; empty for a run that was opened from its folder.
 
     Examples:
         >>> import torch
@@ -56,6 +57,7 @@ class Run:
     folder: Path | None = None
     levels: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    reason: str = ""
 
     @property
     def plot(self) -> RunPlots:

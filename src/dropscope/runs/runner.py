@@ -103,7 +103,8 @@ def run_job(job: Job, store: Store | None, keep: int | None, objective: Score, *
     levels = scores.reference_levels(float(baseline.accuracy.iloc[0]), data.n)
     seconds = maker.seconds | {"passes, scores and rows": ran - started, "finalists": time.monotonic() - ran}
     folder = store.folder if store else None
-    return Run(rows, baseline, intervals, finalists.examples, spec, maker.engine.name, folder, levels, seconds)
+    about = maker.engine.name, folder, levels, seconds, maker.engine.reason
+    return Run(rows, baseline, intervals, finalists.examples, spec, *about)
 
 
 def _rows(job: Job, store: Store | None, keep: int | None, *, show: bool | None) -> pd.DataFrame:

@@ -253,6 +253,8 @@ def _job(
         # A run taken up again keeps the memory it was planned with: block sizes follow from it, last bits from those.
         budget = store.settled("memory", budget)
         compile = store.settled("compiled", compile)
+        if engine == "auto" and store.settled("engine", None) == "shared":
+            engine = "shared"  # whatever this process would choose
     if any(row.of == "passes" for row in asked.measures):
         check_memory(asked.measures, asked.passes, session.classes, budget)
     resolved = session.resolve(asked.placements)
