@@ -53,6 +53,7 @@ class TestFoldedLoop(EngineContract):
 class TestShared(EngineContract):
     subjects: ClassVar[tuple[str, ...]] = (
         "cnn", "own noise", "resnet", "unet", "lstm", "sequence first", "many labels", "bert", "gpt2",
+        "deberta",
     )  # fmt: skip
 
     @staticmethod

@@ -18,9 +18,11 @@ from dropscope.engine.graph import CaptureFailed
 from dropscope.engine.programs import export
 from dropscope.engine.session import open_session
 from dropscope.engine.shared import SharedEngine
+from dropscope.injection.sites import find_sites
 from dropscope.model.inputs import Call
 from support import zoo
 from support.engines import equals_the_loop
+from support.errors import refused
 
 
 class Two(nn.Module):
@@ -234,3 +236,49 @@ class Picking(Two):
 
 def test_tokens_that_a_mask_picks() -> None:
     equals_the_loop(zoo.seeded(Picking), zoo.vectors(), ["a=.3", "a=.3,b@input=.2"])
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+class Convolution(nn.Module):
+    """Every node takes up the nodes with an edge to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for layer in (self.a, self.b):
+            x = torch.tanh(layer(x.index_add(0, edge_index[1], x[edge_index[0]])))
+        return x
+
+
+class Joined(nn.Module):
+    """As docs/data.md has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Convolution()
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        graphs, nodes = x.shape[:2]
+        first = nodes * torch.arange(graphs, device=x.device)
+        edges = (edge_index + first[:, None, None]).transpose(0, 1).flatten(1)
+        return self.model(x.flatten(0, 1), edges).unflatten(0, (graphs, nodes)).transpose(1, 2)
+
+
+def test_graphs_joined_in_one_batch() -> None:
+    edges = torch.randint(0, 5, (4, 2, 7), generator=torch.Generator().manual_seed(0))
+    data = (zoo.sequences(4, 5, 8), edges), torch.arange(20).view(4, 5) % 3
+    equals_the_loop(zoo.seeded(Joined), data, ["model.a=.3", "model.a=.3,model.b@input=.2"])
+
+
+def test_nodes_and_edges_are_refused_with_what_to_do() -> None:
+    net, inputs = zoo.seeded(Convolution), (zoo.vectors(6), torch.randint(0, 6, (2, 9)))
+    with refused("example") as caught:
+        find_sites(net, inputs)
+    assert "Graphs" in caught.value.remedy
+    with refused("data") as caught:
+        open_session(net, (inputs, torch.arange(6) % 3))
+    assert "Graphs" in caught.value.remedy

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from dropscope.errors import BadInput, Phrase, first_line, nearest
-from dropscope.model import LABEL_KEYS, Call
+from dropscope.model import GRAPH_REMEDY, LABEL_KEYS, Call, is_graph
 
 Keys = tuple[str | Sequence[str], str | None]
 Fields = Mapping[str, str]  # argument → the field that it names: {"ids": "case", "groups": "patient"}
@@ -309,7 +309,8 @@ def _check_examples(raw: RawBatch) -> None:
     if len({t.shape[0] for t in batched}) > 1:
         got = Phrase(f"shapes {', '.join(str(tuple(t.shape)) for t in batched)}")
         what = f"inputs in {raw.place} must have the same number of examples"
-        raise BadInput(what, "data", got, "give every input one row per example")
+        remedy = GRAPH_REMEDY if is_graph(raw.call) else "give every input one row per example"
+        raise BadInput(what, "data", got, remedy)
     devices = sorted({str(t.device) for t in batched})
     if len(devices) > 1:
         raise BadInput(f"inputs in {raw.place} must be on one device", "data", devices, "move them: x.to(device)")

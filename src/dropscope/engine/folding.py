@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._C._functorch import _set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
 from torch.utils import _pytree as pytree
 
 from dropscope.noise import OwnNoise, standard_normal
@@ -136,7 +137,13 @@ def per_copy(
             )
             return target(*args, **kwargs)
 
-        made, spec = pytree.tree_flatten(torch.vmap(one, tuple(copied.dim for copied in where))(*apart))
+        # That some operation is slower so is nothing a user can change.
+        _set_vmap_fallback_warning_enabled(False)  # noqa: FBT003
+        try:
+            found = torch.vmap(one, tuple(copied.dim for copied in where))(*apart)
+        finally:
+            _set_vmap_fallback_warning_enabled(True)  # noqa: FBT003
+        made, spec = pytree.tree_flatten(found)
         joined = [
             value if batch is None else value.movedim(0, batch[0]).flatten(batch[0], batch[0] + 1)
             for value, batch in zip(made, results, strict=True)

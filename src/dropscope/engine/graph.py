@@ -185,8 +185,11 @@ def _export(model: nn.Module, call: Call, wanted: tuple[Point, ...]) -> Captured
             if attempts[0] is ours or _share_symbol(captured):
                 return captured
         del attempts[0]
-    what = first_line(errors[0], 200)
-    raise CaptureFailed(f"torch.export could not export {_culprit(errors, copy)}: {what}") from errors[0]
+    if not errors:
+        raise CaptureFailed("torch.export takes the number of examples for a constant")
+    cause = errors[1] if reads else errors[0]
+    where, what = _culprit(cause, copy), first_line(cause, 120).rstrip(".")
+    raise CaptureFailed(f"torch.export could not export {where}: {what}") from cause
 
 
 def _limits_examples(model: nn.Module, call: Call) -> bool:
@@ -196,15 +199,14 @@ def _limits_examples(model: nn.Module, call: Call) -> bool:
     return on_gpu and any(isinstance(module, norms) for module in model.modules())
 
 
-def _culprit(errors: Sequence[Exception], model: nn.Module) -> str:
+def _culprit(error: Exception, model: nn.Module) -> str:
     """The module whose code an export stopped in, with the line."""
     paths = {id(module): path for path, module in model.named_modules()}
     found = "the model"
-    for error in reversed(errors):
-        for frame, line in walk_tb(error.__traceback__):
-            path = paths.get(id(frame.f_locals.get("self")))
-            if path is not None and frame.f_code.co_filename != inspect.getfile(nn.Module):
-                found = f"{path or 'the model'} ({PurePath(frame.f_code.co_filename).name}:{line})"
+    for frame, line in walk_tb(error.__traceback__):
+        path = paths.get(id(frame.f_locals.get("self")))
+        if path is not None and frame.f_code.co_filename != inspect.getfile(nn.Module):
+            found = f"{path or 'the model'} ({PurePath(frame.f_code.co_filename).name}:{line})"
     return found
 
 

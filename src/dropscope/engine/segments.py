@@ -286,4 +286,15 @@ def _replaced(arguments: Any, of: Callable[[Any], Any]) -> Any:
 
 def _on_rows(target: Any) -> Any:
     """The operation on folded rows: they lie in memory otherwise than the values that were exported."""
-    return torch.ops.aten.reshape.default if target is torch.ops.aten.view.default else target
+    return _ROW_FORMS.get(target, target)
+
+
+def _copied(value: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:  # noqa: FBT001, FBT002 - as torch has it
+    """What a value holds after a write of `source` into it."""
+    return source.to(value.dtype).expand(value.shape)
+
+
+_ROW_FORMS: dict[Any, Any] = {
+    torch.ops.aten.view.default: torch.ops.aten.reshape.default,
+    torch.ops.aten.copy.default: _copied,
+}

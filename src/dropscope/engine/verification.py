@@ -12,6 +12,7 @@ from types import TracebackType
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dropscope.data import Batch
 from dropscope.engine.cost import Blocks
@@ -22,6 +23,7 @@ from dropscope.engine.session import Session, sealed
 from dropscope.engine.tree import Plan, leading_to
 from dropscope.errors import DropscopeError, first_line
 from dropscope.injection import ResolvedPlacement
+from dropscope.model import main_tensor
 from dropscope.tracing import Point
 
 _TOLERANCE = 1e-5
@@ -65,7 +67,36 @@ def check_alone(session: Session, batch: Batch) -> None:
     apart = float((together - alone).abs().max())
     half = any(weight.dtype.itemsize < 4 for weight in session.model.parameters())
     if not apart <= (_COUPLED_HALF if half else _COUPLED):
-        raise CaptureFailed(f"what an example gets depends on the others of its batch (by {apart:.1e})")
+        where = f"by {apart:.1e}, first seen in {_first_apart(session, few)}"
+        raise CaptureFailed(f"what an example gets depends on the others of its batch ({where})")
+
+
+def _first_apart(session: Session, few: Batch) -> str:
+    """The first module that gives an example something else when it is alone."""
+    seen: list[tuple[str, Tensor]] = []
+
+    def note(path: str, output: object) -> None:
+        value = main_tensor(output)
+        if value is not None and value.dim() and value.is_floating_point():
+            seen.append((path, value))
+
+    hooks = [
+        module.register_forward_hook(lambda *given, path=path: note(path, given[-1]))
+        for path, module in session.running.named_modules()
+    ]
+    try:
+        with torch.no_grad(), sealed():
+            session.plain(few)
+            together, seen = seen, []
+            session.plain(few.take([few.n - 1]))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for (path, value), (_, alone) in zip(together, seen, strict=False):
+        last = value[-len(alone) :]
+        if last.shape == alone.shape and not torch.allclose(last, alone, atol=_COUPLED):
+            return path or "the model"
+    return "the model"
 
 
 def check_passes(

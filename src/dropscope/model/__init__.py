@@ -16,10 +16,12 @@ from dropscope.model.handling import (
     writes,
 )
 from dropscope.model.inputs import (
+    GRAPH_REMEDY,
     LABEL_KEYS,
     Call,
     accepted,
     id_keys,
+    is_graph,
     main_tensor,
     map_tensors,
     output_tensors,
@@ -29,6 +31,7 @@ from dropscope.model.inputs import (
 from dropscope.model.outputs import Outputs, output_tensor, probabilities
 
 __all__ = [
+    "GRAPH_REMEDY",
     "LABEL_KEYS",
     "OURS",
     "Call",
@@ -40,6 +43,7 @@ __all__ = [
     "digest",
     "evaluating",
     "id_keys",
+    "is_graph",
     "is_hooked",
     "main_tensor",
     "map_tensors",

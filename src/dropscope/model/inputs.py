@@ -21,6 +21,7 @@ from dropscope.errors import BadInput, DropscopeError, Phrase, first_line
 
 LABEL_KEYS = ("labels", "label")
 PADDING_MASKS = ("attention_mask", "decoder_attention_mask")
+GRAPH_REMEDY = "make a whole graph one example: see Graphs in docs/data.md"
 _SEQUENCES = (tuple, list)
 _CONTAINERS = (tuple, list, dict)
 
@@ -185,8 +186,16 @@ def accepted(call: Call, name: str = "data") -> Iterator[None]:
         shapes = ", ".join(f"{tuple(t.shape)} {str(t.dtype)[6:]}" for t in call.tensors)
         received = Phrase(f"{type(error).__name__}: {first_line(error)}")
         advice = _keys_remedy(call, name) if _is_misnamed(call, error) else "call the model on them yourself first"
+        advice = GRAPH_REMEDY if is_graph(call) else advice
         remedy = f"{advice}; the first inputs are {shapes}"
         raise BadInput(f"{name} must be what the model takes", name, received, remedy) from error
+
+
+def is_graph(call: Call) -> bool:
+    """Whether inputs are nodes and, as pairs of their numbers, the edges between them: their rows are no examples."""
+    first, *others = call.tensors
+    pairs = [t for t in others if t.dim() == 2 and t.shape[0] == 2 and not t.is_floating_point()]
+    return "edge_index" in call.kwargs or (first.dim() == 2 and first.shape[0] != 2 and bool(pairs))
 
 
 def _is_misnamed(call: Call, error: Exception) -> bool:
