@@ -11,7 +11,8 @@ from scipy import stats
 from dropscope.analysis import crossed_difference, crossed_mean
 from support.crossed_studies import COMPONENTS, MIXED, Components, draw_cells, labels
 
-STUDIES = 600
+STUDIES = 400
+SIDES = {True: 1, False: -1}
 
 
 def longhand(x: list[float], rows: list[str], columns: list[str]) -> tuple[float, float]:
@@ -106,27 +107,28 @@ def test_too_few_replicates_have_no_interval_and_a_reason(shape: tuple[int, int]
 def test_no_cells_at_all() -> None:
     assert math.isnan(crossed_mean([], [], []).value)
     assert math.isnan(crossed_mean([math.nan], ["a"], ["b"]).value)
-    assert math.isnan(crossed_difference([1.0], ["a"], ["b"], ["a"]).value)
+    assert math.isnan(crossed_difference([1.0], ["a"], ["b"], ["x"], {"x": 1, "y": -1}).value)
+    assert math.isnan(crossed_difference([], [], [], [], {"x": 1, "y": -1}).value)
 
 
 def test_the_difference_of_two_sides_needs_three_rows_each() -> None:
     cells = draw_cells(np.random.default_rng(0), (10, 60), MIXED)
     cells[:2] += 3
     row, column = labels(cells.shape)
-    few = crossed_difference(cells.ravel(), row, column, [0, 1])
+    few = crossed_difference(cells.ravel(), row, column, row < 2, SIDES)
     assert few.value == pytest.approx(cells[:2].mean() - cells[2:].mean())
     assert math.isnan(few.low)
-    enough = crossed_difference(cells.ravel(), row, column, [0, 1, 2])
+    enough = crossed_difference(cells.ravel(), row, column, row < 3, SIDES)
     assert enough.n == 3
-    assert "3 against 7 models × 60 contexts" in enough.method
+    assert "7 and 3 models × 60 contexts" in enough.method
 
 
 def test_what_images_share_cancels_in_a_difference_of_sides() -> None:
     draw = np.random.default_rng(0)
     cells = draw_cells(draw, (8, 60), Components(0.0, 0.0, 0.1))
     row, column = labels(cells.shape)
-    plain = crossed_difference(cells.ravel(), row, column, range(4))
-    shared = crossed_difference((cells + 10 * draw.normal(size=(1, 60))).ravel(), row, column, range(4))
+    plain = crossed_difference(cells.ravel(), row, column, row < 4, SIDES)
+    shared = crossed_difference((cells + 10 * draw.normal(size=(1, 60))).ravel(), row, column, row < 4, SIDES)
     assert shared.value == pytest.approx(plain.value)
     assert shared.high - shared.low == pytest.approx(plain.high - plain.low, rel=0.3)
 
@@ -146,7 +148,7 @@ def test_a_null_is_rarely_refuted(name: str, shape: tuple[int, int]) -> None:
 def test_an_effect_is_usually_found(shape: tuple[int, int], mean: float) -> None:
     """Effects in units of what images share; five networks need the largest."""
     draw, places = np.random.default_rng(17), labels(shape)
-    found = [crossed_mean(draw_cells(draw, shape, MIXED, mean).ravel(), *places) for _ in range(200)]
+    found = [crossed_mean(draw_cells(draw, shape, MIXED, mean).ravel(), *places) for _ in range(100)]
     assert np.mean([e.p < 0.05 and e.low > 0 for e in found]) >= 0.8
 
 
@@ -154,6 +156,19 @@ def test_an_effect_is_usually_found(shape: tuple[int, int], mean: float) -> None
 def test_two_sides_that_do_not_differ_are_rarely_told_apart(sides: tuple[int, int]) -> None:
     shape = (sum(sides), 100)
     draw, places = np.random.default_rng(17), labels(shape)
-    first = range(sides[0])
+    first = places[0] < sides[0]
     studies = (draw_cells(draw, shape, MIXED).ravel() for _ in range(STUDIES))
-    assert np.mean([crossed_difference(x, *places, first).p < 0.05 for x in studies]) <= 0.07
+    assert np.mean([crossed_difference(x, *places, first, SIDES).p < 0.05 for x in studies]) <= 0.07
+
+
+@pytest.mark.parametrize("models", [5, 19])
+def test_two_halves_of_the_columns_that_do_not_differ_are_rarely_told_apart(models: int) -> None:
+    """Two tasks, each with contexts of its own, and models that differ in the gap between them."""
+    shape = (models, 80)
+    draw, places = np.random.default_rng(17), labels(shape)
+    task = places[1] < 40
+    found = []
+    for _ in range(STUDIES):
+        gap = 0.5 * draw.normal(size=(models, 1)) * np.where(task, 1, -1).reshape(shape)
+        found.append(crossed_difference((draw_cells(draw, shape, MIXED) + gap).ravel(), *places, task, SIDES).p)
+    assert np.mean(np.array(found) < 0.05) <= 0.07

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dropscope.errors import BadInput
-from dropscope.report.claims import Claim, verdict_of_interval
+from dropscope.report.claims import Claim
 from dropscope.report.writing import claim_folder, latex, new_figure, write_figure, write_summary, write_table
 from dropscope.studies.training import History, Recipe, fit, load_weights, save_weights, trained_once
 from support.broken_checkpoints import BROKEN
@@ -27,11 +27,11 @@ def claim(verdict: str) -> Claim:
 
 def test_a_summary_counts_its_verdicts_and_says_what_is_smaller(tmp_path: Path) -> None:
     at = write_summary(
-        tmp_path, "Title", ["Text."], [claim("holds"), claim("holds"), claim("cannot be decided")], ["T"]
+        tmp_path, "Title", ["Text."], [claim("supported"), claim("supported"), claim("undecided")], ["T"]
     )
     text = at.read_text()
-    assert "holds: 2, does not hold: 0, cannot be decided: 1." in text
-    assert text.index("## Claims") < text.index("**It holds** — holds") < text.index("- T")
+    assert "supported: 2, contradicted: 0, equivalent: 0, undecided: 1." in text
+    assert text.index("## Claims") < text.index("**It supported** — supported") < text.index("- T")
     assert (tmp_path / "tables" / "claims.csv").exists()
 
 
@@ -61,12 +61,6 @@ def test_a_folder_holds_one_study(tmp_path: Path) -> None:
         claim_folder(tmp_path, {"passes": 4, "rates": [0.1, 0.2]})
     assert "passes" in str(caught.value)
     assert "rates" not in str(caught.value)
-
-
-def test_an_interval_decides_only_where_it_lies_on_one_side() -> None:
-    assert verdict_of_interval(-1, 1, above=0) == "cannot be decided"
-    with pytest.raises(TypeError):
-        verdict_of_interval(0, 1, above=0, below=1)
 
 
 def recipe(epochs: int, scores: list[float]) -> Recipe:

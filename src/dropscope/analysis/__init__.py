@@ -3,7 +3,7 @@
 from dropscope.analysis.contrasts import cohens_d, difference_of_means, paired_d, rank_correlation, sign_test
 from dropscope.analysis.crossed import crossed_difference, crossed_mean
 from dropscope.analysis.effects import Choice, effect_over_networks, paired_differences, pairwise_contrasts, trends
-from dropscope.analysis.inference import Estimate, bootstrap_p, holm, over_clusters, over_networks
+from dropscope.analysis.inference import Estimate, bootstrap_p, holm, log_over_networks, over_clusters, over_networks
 from dropscope.analysis.placements import (
     QUANTITIES,
     marginal_means,
@@ -40,6 +40,7 @@ __all__ = [
     "group_numbers",
     "holm",
     "interval",
+    "log_over_networks",
     "marginal_means",
     "ordered_pairs",
     "over_clusters",

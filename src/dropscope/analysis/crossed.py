@@ -8,7 +8,7 @@ the first two, with as many degrees of freedom as the smaller number of groups l
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -58,7 +58,7 @@ def crossed_mean(
     if _too_few(counts):
         return _without_interval(value, min(counts), method, _needs(kinds))
     residual = weight * (x - value) / total
-    error = math.sqrt(_variance(residual, row, column, np.ones(counts[0], int)))
+    error = math.sqrt(_variance(residual, row, column, np.zeros(counts[0], int), np.zeros(counts[1], int)))
     return _estimate(value, error, min(counts), level, method, float(np.abs(x).max()))
 
 
@@ -66,51 +66,62 @@ def crossed_difference(
     values: Sequence[float] | np.ndarray,
     rows: Sequence[Hashable] | np.ndarray,
     columns: Sequence[Hashable] | np.ndarray,
-    first: Sequence[Hashable],
+    sides: Sequence[Hashable] | np.ndarray,
+    signs: Mapping[Hashable, float],
     *,
     kinds: tuple[str, str] = ("models", "contexts"),
     level: float = 0.95,
 ) -> Estimate:
-    """Mean over the rows named in `first` minus mean over the other rows, which share their columns.
+    """Sum of signed means over sides of a crossed table: a difference of two sides, or a difference of differences.
 
-    Both sides need three rows: the degrees of freedom are those of the smaller one. Every cell of a side counts alike.
+    Sides may divide the rows (decoders against encoders), the columns (two tasks), or both. Every part of rows and
+    columns needs as many groups as a mean does; the degrees of freedom are those of the smallest. Every cell of a side
+    counts alike.
 
     Args:
         values: One per cell; a NaN is a cell that is not there.
         rows: The row of each cell.
         columns: The column of each cell.
-        first: Rows of the first side.
+        sides: The side of each cell.
+        signs: How the mean of each side enters: 1 or −1.
         kinds: What rows and columns are, in words.
         level: Of the interval.
 
     Returns:
-        The difference; `n` is the smaller number of groups, sides counted apart.
+        The difference; `n` is the smallest number of groups, parts of rows and columns counted apart.
 
     Examples:
         >>> x = np.random.default_rng(0).normal(size=(6, 40)); x[:3] += 2
-        >>> e = crossed_difference(x.ravel(), np.repeat(range(6), 40), np.tile(range(40), 6), [0, 1, 2])
+        >>> rows = np.repeat(range(6), 40)
+        >>> e = crossed_difference(x.ravel(), rows, np.tile(range(40), 6), rows < 3, {True: 1, False: -1})
         >>> e.n, e.low > 0, e.method
-        (3, True, 'two-way cluster t over 3 against 3 models × 40 contexts')
+        (3, True, 'two-way cluster t over 3 and 3 models × 40 contexts')
     """
-    members = set(first)
-    side = np.array([name in members for name in rows], bool)
-    known = np.isfinite(np.asarray(values, float))
-    side = side[known]
     x, row, column, _ = _cells(values, rows, columns, None)
-    groups = _count(row)
-    sided = np.zeros(groups, int)
-    sided[row[side]] = 1
-    counts = (int(sided.sum()), groups - int(sided.sum()))
-    columns_known = _count(column)
-    method = f"two-way cluster t over {counts[0]} against {counts[1]} {kinds[0]} × {columns_known} {kinds[1]}"
-    smallest = min(*counts, columns_known)
-    means = [float(x[part].mean()) if part.any() else math.nan for part in (side, ~side)]
-    value = means[0] - means[1]
-    if any(_too_few((count, columns_known)) for count in counts):
-        return _without_interval(value, smallest, method, _needs((f"{kinds[0]} on each side", kinds[1])))
-    residual = np.where(side, (x - means[0]) / side.sum(), -(x - means[1]) / (~side).sum())
-    error = math.sqrt(_variance(residual, row, column, sided))
-    return _estimate(value, error, smallest, level, method, float(np.abs(x).max()))
+    named = [side for side, value in zip(sides, np.asarray(values, float), strict=True) if np.isfinite(value)]
+    order = list(signs)
+    side = np.array([order.index(name) for name in named], int)
+    sizes = np.bincount(side, minlength=len(order))
+    means = np.bincount(side, x, minlength=len(order)) / np.maximum(sizes, 1)
+    sign = np.array(list(signs.values()), float)
+    value = float((sign * means).sum()) if (sizes > 0).all() else math.nan
+    parts = _parts(row, side), _parts(column, side)
+    counts = [np.bincount(part).tolist() if len(part) else [0] for part in parts]
+    listed = (" and ".join(map(str, count)) for count in counts)
+    method = " × ".join(f"{words} {kind}" for words, kind in zip(listed, kinds, strict=True))
+    method, least = f"two-way cluster t over {method}", (min(counts[0]), min(counts[1]))
+    if math.isnan(value) or _too_few(least):
+        return _without_interval(value, min(least), method, _needs(kinds))
+    residual = sign[side] * (x - means[side]) / sizes[side]
+    error = math.sqrt(_variance(residual, row, column, *parts))
+    return _estimate(value, error, min(least), level, method, float(np.abs(x).max()))
+
+
+def _parts(group: np.ndarray, side: np.ndarray) -> np.ndarray:
+    """Which part each group (a row, or a column) belongs to: groups that have cells of the same sides are alike."""
+    present = np.zeros((_count(group), int(side.max()) + 1 if len(side) else 0), bool)
+    present[group, side] = True
+    return np.unique(present, axis=0, return_inverse=True)[1].reshape(-1) if len(present) else np.zeros(0, int)
 
 
 def _cells(
@@ -139,17 +150,23 @@ def _needs(kinds: tuple[str, str]) -> str:
     return f"no interval: needs {LEAST} {kinds[0]} and {MANY} {kinds[1]}, or the reverse"
 
 
-def _variance(residual: np.ndarray, row: np.ndarray, column: np.ndarray, side: np.ndarray) -> float:
-    """Of the sum of the residuals. `side` says to which mean each row belongs: a mean costs a degree of freedom."""
-    by_row = np.bincount(row, residual)
-    of_side = np.bincount(side)[side]
-    of_rows = float((by_row**2 * of_side / np.maximum(of_side - 1, 1)).sum())
-    by_column = np.bincount(column, residual)
-    of_columns = float((by_column**2).sum()) * len(by_column) / (len(by_column) - 1)
-    cell = row * len(by_column) + column
+def _variance(
+    residual: np.ndarray, row: np.ndarray, column: np.ndarray, row_part: np.ndarray, column_part: np.ndarray
+) -> float:
+    """Of the sum of the residuals. Rows and columns of one part share a mean, which costs a degree of freedom."""
+    of_rows, of_columns = (
+        float((np.bincount(group, residual) ** 2 * _correction(part)).sum())
+        for group, part in ((row, row_part), (column, column_part))
+    )
+    cell = row * len(column_part) + column
     cells = int((np.bincount(cell) > 0).sum())
     of_cells = float((np.bincount(cell, residual) ** 2).sum()) * cells / (cells - 1)
     return max(of_rows + of_columns - of_cells, of_rows, of_columns)
+
+
+def _correction(part: np.ndarray) -> np.ndarray:
+    groups = np.bincount(part)[part]
+    return groups / np.maximum(groups - 1, 1)
 
 
 def _estimate(value: float, error: float, groups: int, level: float, method: str, largest: float) -> Estimate:

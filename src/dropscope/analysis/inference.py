@@ -56,6 +56,23 @@ def over_networks(values: Sequence[float], level: float = 0.95) -> Estimate:
     return Estimate(mean, mean - half, mean + half, _p_of_t(mean, error, len(x)), len(x), method)
 
 
+def log_over_networks(values: Sequence[float], null: float = 1.0, level: float = 0.95) -> Estimate:
+    """Geometric mean over separately trained networks with Student's t on the logarithms: for positive, skewed values
+    such as penalties and ratios. p is of "it is `null`". Undefined where a value is not above 0.
+
+    >>> e = log_over_networks([1.0, 2.0, 4.0]); round(e.value, 2), round(e.low, 2), round(e.high, 2)
+    (2.0, 0.36, 11.19)
+    """
+    x = np.asarray([v for v in values if np.isfinite(v)], float)
+    method = f"t interval of the logarithm over {len(x)} networks"
+    if not len(x) or (x <= 0).any():
+        mean, nan = (float(x.mean()) if len(x) else float("nan")), float("nan")
+        return Estimate(mean, nan, nan, nan, len(x), f"{method}; undefined at 0")
+    e = over_networks((np.log(x) - np.log(null)).tolist(), level)
+    value, low, high = (float(null * np.exp(v)) for v in (e.value, e.low, e.high))
+    return Estimate(value, low, high, e.p, e.n, method)
+
+
 def over_clusters(
     values: Sequence[float], clusters: Sequence[Hashable] | None = None, level: float = 0.95,
     replicates: int = 10_000, seed: int = 0,

@@ -1,6 +1,17 @@
 """Reports of studies: claims, tables, summaries and figures."""
 
-from dropscope.report.claims import Claim, Verdict, claims_table, format_estimate, verdict_of_interval
+from dropscope.report.claims import (
+    ALPHA,
+    Claim,
+    Direction,
+    Verdict,
+    all_of,
+    any_of,
+    claims_table,
+    decide,
+    decide_all,
+    format_estimate,
+)
 from dropscope.report.figures import accuracy_curves
 from dropscope.report.writing import (
     claim_folder,
@@ -13,15 +24,20 @@ from dropscope.report.writing import (
 )
 
 __all__ = [
+    "ALPHA",
     "Claim",
+    "Direction",
     "Verdict",
     "accuracy_curves",
+    "all_of",
+    "any_of",
     "claim_folder",
     "claims_table",
+    "decide",
+    "decide_all",
     "format_estimate",
     "markdown",
     "new_figure",
-    "verdict_of_interval",
     "write_figure",
     "write_summary",
     "write_table",

@@ -1,7 +1,8 @@
 """Published claims beside what was measured here, and whether they stand.
 
-Owns the three verdicts and the rule behind them: an interval decides or it does not. Which claims there are, and how
-each is measured, is up to the studies.
+Owns the four verdicts and the rule behind them: an interval decides, together with its p-value, or nothing does. Not
+rejecting is not support, and the absence of an effect needs a margin that was named before the run. Which claims there
+are, how each is measured and what its margin is, is up to the studies.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from typing import Literal
 
 import pandas as pd
 
-Verdict = Literal["holds", "does not hold", "cannot be decided"]
+from dropscope.analysis import Estimate
+
+Verdict = Literal["supported", "contradicted", "equivalent", "undecided"]
+Direction = Literal["above", "below", "same"]
+ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,10 @@ class Claim:
         ours: The number measured here, in words.
         verdict: Whether the claim stands.
         how: The test that decided.
+        quotation: The paper's own sentence with its section; empty where it is paraphrased or not the paper's.
+        estimand: What is estimated, of which population.
+        margin: The margin named before the run, in words.
+        arithmetic: Whether the verdict is on published numbers alone, whatever was measured here.
     """
 
     name: str
@@ -35,24 +44,103 @@ class Claim:
     ours: str
     verdict: Verdict
     how: str
+    quotation: str = ""
+    estimand: str = ""
+    margin: str = ""
+    arithmetic: bool = False
 
 
-def verdict_of_interval(low: float, high: float, *, above: float | None = None, below: float | None = None) -> Verdict:
-    """Whether an interval lies on the claimed side of a bound; one that crosses it, or is undefined, decides nothing.
+def decide(
+    estimate: Estimate, direction: Direction, *, bound: float = 0.0,
+    margin: float | tuple[float, float] | None = None, alpha: float = ALPHA,
+) -> Verdict:  # fmt: skip
+    """The verdict on a claim about one number.
 
-    >>> [verdict_of_interval(low, low + 0.2, above=0) for low in (0.2, -0.3, -0.1)]
-    ['holds', 'does not hold', 'cannot be decided']
-    >>> verdict_of_interval(0.2, 0.4, below=1), verdict_of_interval(float("nan"), 1, below=0)
-    ('holds', 'cannot be decided')
+    - "above" or "below": the claim of an effect. The interval must exclude the bound and p must be below `alpha`. An
+      interval within the margin around the bound is "equivalent": the effect, if any, does not matter.
+    - "same": the claim of no difference, or of a published number. Supported by an interval inside the margin around
+      the bound, contradicted by one wholly outside; p plays no part.
+
+    An estimate without an interval, or an effect without a p-value, decides nothing.
+
+    Args:
+        estimate: What was measured; its p-value is of "it is the bound".
+        direction: On which side of the bound the claim puts it, or "same".
+        bound: What it is compared with.
+        margin: How far from the bound still counts as the bound: one number, or one below and one above it.
+        alpha: Level of the test.
+
+    Returns:
+        The verdict.
+
+    Raises:
+        TypeError: For "same" without a margin.
+
+    Examples:
+        >>> risen, little = Estimate(0.3, 0.2, 0.4, 0.001, 9, ""), Estimate(0.01, -0.01, 0.03, 0.4, 9, "")
+        >>> decide(risen, "above"), decide(risen, "below"), decide(little, "above")
+        ('supported', 'contradicted', 'undecided')
+        >>> decide(little, "above", margin=0.05)
+        'equivalent'
+        >>> decide(little, "same", margin=0.05), decide(risen, "same", margin=0.05), decide(risen, "same", margin=0.3)
+        ('supported', 'contradicted', 'undecided')
+        >>> decide(risen, "same", bound=0.25, margin=(0.125, 0.25))
+        'supported'
     """
-    if (above is None) == (below is None):
-        raise TypeError("give either above or below, and not both")
+    if margin is None and direction == "same":
+        raise TypeError("a claim of no difference needs a margin")
+    low, high = estimate.low - bound, estimate.high - bound
     if math.isnan(low) or math.isnan(high):
-        return "cannot be decided"
-    if above is not None:
-        return "holds" if low > above else "does not hold" if high < above else "cannot be decided"
-    assert below is not None
-    return "holds" if high < below else "does not hold" if low > below else "cannot be decided"
+        return "undecided"
+    down, up = (margin, margin) if isinstance(margin, int | float) else margin or (0.0, 0.0)
+    inside = margin is not None and -down <= low and high <= up
+    if direction == "same":
+        return "supported" if inside else "contradicted" if high < -down or low > up else "undecided"
+    if inside:
+        return "equivalent"
+    if not estimate.p < alpha or low <= 0 <= high:
+        return "undecided"
+    return "supported" if (low > 0) == (direction == "above") else "contradicted"
+
+
+def all_of(verdicts: Sequence[Verdict]) -> Verdict:
+    """Of a claim that is several at once: it stands when all do, and is as weak as its weakest part.
+
+    >>> all_of(["supported", "undecided"]), all_of(["supported", "contradicted"]), all_of([])
+    ('undecided', 'contradicted', 'undecided')
+    """
+    order: tuple[Verdict, ...] = ("contradicted", "equivalent", "undecided")
+    return next((word for word in order if word in verdicts), "supported" if verdicts else "undecided")
+
+
+def decide_all(
+    estimates: Sequence[Estimate], direction: Direction, *, bound: float = 0.0,
+    margin: float | tuple[float, float] | None = None,
+) -> Verdict:  # fmt: skip
+    """Of a claim that several numbers must bear out, each as in `decide`.
+
+    Support needs every one of them at .05, which is no easier for their number. One of k is enough to contradict the
+    claim, so that is tested at .05/k (Bonferroni).
+
+    >>> up, down = Estimate(0.3, 0.2, 0.4, 0.001, 9, ""), Estimate(-0.3, -0.59, -0.01, 0.04, 9, "")
+    >>> decide_all([up, up], "above"), decide_all([up, down], "above"), decide_all([up, up], "below")
+    ('supported', 'undecided', 'contradicted')
+    """
+    verdicts = [decide(e, direction, bound=bound, margin=margin) for e in estimates]
+    strictly = [decide(e, direction, bound=bound, margin=margin, alpha=ALPHA / len(estimates)) for e in estimates]
+    if "contradicted" in strictly:
+        return "contradicted"
+    return all_of(["undecided" if verdict == "contradicted" else verdict for verdict in verdicts])
+
+
+def any_of(verdicts: Sequence[Verdict]) -> Verdict:
+    """Of a claim that one case is enough for.
+
+    >>> any_of(["contradicted", "supported"]), any_of(["contradicted", "undecided"]), any_of(["contradicted"])
+    ('supported', 'undecided', 'contradicted')
+    """
+    order: tuple[Verdict, ...] = ("supported", "undecided", "equivalent")
+    return next((word for word in order if word in verdicts), "contradicted" if verdicts else "undecided")
 
 
 def format_estimate(value: float, low: float, high: float, digits: int = 4, unit: str = "") -> str:

@@ -74,14 +74,18 @@ def write_summary(
         parts.append("## Claims")
         counts = Counter(claim.verdict for claim in claims)
         parts.append(", ".join(f"{verdict}: {counts[verdict]}" for verdict in get_args(Verdict)) + ".")
-        parts += [
-            f"**{claim.statement}** — {claim.verdict}\n\n"
-            f"- published: {claim.published}\n- here: {claim.ours}\n- how: {claim.how}"
-            for claim in claims
-        ]
+        parts += [_claim_words(claim) for claim in claims]
     parts.append("## Smaller than in the paper")
     parts.append("\n".join(f"- {line}" for line in smaller) if smaller else "Nothing.")
     return write_text(folder / "summary.md", "\n\n".join(parts) + "\n")
+
+
+def _claim_words(claim: Claim) -> str:
+    marked = " (arithmetic on published numbers)" if claim.arithmetic else ""
+    lines = {"quoted": claim.quotation, "published": claim.published, "estimand": claim.estimand}
+    lines |= {"margin": claim.margin, "here": claim.ours, "how": claim.how}
+    listed = "\n".join(f"- {name}: {text}" for name, text in lines.items() if text)
+    return f"**{claim.statement}** — {claim.verdict}{marked}\n\n{listed}"
 
 
 def markdown(table: pd.DataFrame, digits: int = 4) -> str:

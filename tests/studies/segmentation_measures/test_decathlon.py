@@ -44,6 +44,32 @@ def test_a_folder_without_dataset_json(folder: Path) -> None:
     assert label.unique().tolist() == [0, 1, 2]
 
 
+def renamed(folder: Path, names: list[str]) -> Path:
+    for part in ("imagesTr", "labelsTr"):
+        for number, name in enumerate(names):
+            (folder / part / f"case_{number}.nii.gz").rename(folder / part / f"{name}.nii.gz")
+    return folder
+
+
+def test_frames_of_a_patient_are_one_patient(folder: Path) -> None:
+    volumes = read_decathlon(renamed(folder, ["patient001_frame01", "patient001_frame12", "patient002_frame01"]))
+    assert [case.patient for case in volumes.cases] == ["patient001", "patient001", "patient002"]
+    assert "3 cases of 2 patients" in volumes.remarks[0]
+
+
+def test_patients_by_a_pattern_or_a_table(folder: Path) -> None:
+    root = renamed(folder, ["ab_1", "ab_2", "cd_1"])
+    assert [case.patient for case in read_decathlon(root).cases] == ["ab_1", "ab_2", "cd_1"]
+    assert [case.patient for case in read_decathlon(root, patients="^[a-z]+").cases] == ["ab", "ab", "cd"]
+    for wrong in ("^ab", "("):
+        with refused("patients"):
+            read_decathlon(root, patients=wrong)
+    (root / "cases.csv").write_text("case,patient\nab_1,x\nab_2,y\ncd_1,y\n")
+    volumes = read_decathlon(root, patients="^[a-z]+")
+    assert [case.patient for case in volumes.cases] == ["x", "y", "y"]
+    assert volumes.remarks == ()
+
+
 def test_channels_names_centres_and_roles(tmp_path: Path) -> None:
     root = decathlon_folder(tmp_path, channels=2)
     (root / "dataset.json").write_text(

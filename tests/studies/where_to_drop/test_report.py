@@ -133,38 +133,39 @@ def test_known_effects_are_found_over_networks(judged: list[Claim]) -> None:
     verdicts = {name: claim.verdict for name, claim in named.items()}
     for measure in measures.DEFAULT:
         for score in ("isotonic_penalty", "rearrangement_penalty"):
-            assert verdicts[f"penultimate-fc1-{measure}-{score}"] == "holds"
-        assert verdicts[f"penultimate-fc1-{measure}-single"] == "holds"
+            assert verdicts[f"penultimate-fc1-{measure}-{score}"] == "supported"
+        assert verdicts[f"penultimate-fc1-{measure}-single"] == "supported"
         falling = measure == "variation_predicted"
-        assert verdicts[f"penultimate-fc1-{measure}-aurc"] == ("does not hold" if falling else "holds")
-        assert verdicts[f"penultimate-fc1-{measure}-single-aurc"] == ("does not hold" if falling else "holds")
-        assert verdicts[f"useful-{measure}"] == ("does not hold" if falling else "holds")
-        assert verdicts[f"position-input-{measure}"] == "does not hold"  # by half as much again in one penalty
-    assert verdicts["halves-fc1-isotonic_penalty"] == verdicts["halves-fc1-rearrangement_penalty"] == "holds"
+        assert verdicts[f"penultimate-fc1-{measure}-aurc"] == ("contradicted" if falling else "supported")
+        assert verdicts[f"penultimate-fc1-{measure}-single-aurc"] == ("contradicted" if falling else "supported")
+        assert verdicts[f"useful-{measure}"] == ("contradicted" if falling else "supported")
+        assert verdicts[f"position-input-{measure}"] == "contradicted"  # by half as much again in one penalty
+        assert verdicts[f"n_layers-{measure}"] != "undecided"
+    assert verdicts["halves-fc1-isotonic_penalty"] == verdicts["halves-fc1-rearrangement_penalty"] == "supported"
     for name in ("predictive_entropy", "variation_predicted", "opposite"):
-        assert verdicts[f"p_mean-{name}"] == "holds"
-    assert verdicts["position-before-after"] == "holds"
+        assert verdicts[f"p_mean-{name}"] == "supported"
+    assert verdicts["position-before-after"] == "supported"
     assert "identity" in named["position-before-after"].how
-    assert verdicts["beats-plain"] == "does not hold"
-    assert verdicts["accuracy"] == "cannot be decided"  # 300 examples do not tell 73 from 70 %
-    assert verdicts["table-3-bound"] == "does not hold"
+    assert verdicts["beats-plain"] == "contradicted"
+    assert verdicts["accuracy"] == "undecided"  # 300 examples do not tell 73 from 70 %
+    assert verdicts["table-3-bound"] == "contradicted"
     assert "largest of ours 1.800" in named["table-3-bound"].ours
 
 
 def test_the_opposite_is_found_too() -> None:
     judged = by_name(claims(task_of(), [result_of(seed, rule=4.0) for seed in range(3)]))
-    assert judged["penultimate-fc1-bald-isotonic_penalty"].verdict == "does not hold"
-    assert judged["halves-fc1-rearrangement_penalty"].verdict == "does not hold"
+    assert judged["penultimate-fc1-bald-isotonic_penalty"].verdict == "contradicted"
+    assert judged["halves-fc1-rearrangement_penalty"].verdict == "contradicted"
 
 
 def test_rules_need_more_than_one_network(three: list[NetworkResult]) -> None:
     judged = claims(task_of(), three[:1])
     for claim in judged:
         if claim.name.startswith(("penultimate", "halves", "p_mean", "useful", "n_layers", "position-input", "single")):
-            assert claim.verdict == "cannot be decided", claim.name
+            assert claim.verdict == "undecided", claim.name
             assert "nan" not in claim.ours
     named = by_name(judged)
-    assert named["beats-plain"].verdict == "does not hold"  # from the bootstrap over test examples
+    assert named["beats-plain"].verdict == "contradicted"  # from the bootstrap over test examples
     assert "one network" in named["beats-plain"].how
     assert "Wilson" in named["accuracy"].how
 
@@ -187,14 +188,14 @@ def test_a_tie_is_not_a_win_of_many_tests(three: list[NetworkResult]) -> None:
     assert chosen is not None
     near = chosen.assign(difference=-0.01, low=-0.0195, high=-0.0005)
     judged = by_name(claims(task_of(), [replace(three[0], chosen=near)]))
-    assert judged["beats-plain"].verdict == "cannot be decided"
+    assert judged["beats-plain"].verdict == "undecided"
     far = chosen.assign(difference=-0.01, low=-0.012, high=-0.008)
-    assert by_name(claims(task_of(), [replace(three[0], chosen=far)]))["beats-plain"].verdict == "holds"
+    assert by_name(claims(task_of(), [replace(three[0], chosen=far)]))["beats-plain"].verdict == "supported"
 
 
 def test_ends_that_a_smaller_grid_lacks_are_not_compared() -> None:
     judged = by_name(claims(task_of(), [result_of(seed, rates=(0.1, 0.7)) for seed in range(2)]))
-    assert judged["p_mean-predictive_entropy-0.9"].verdict == "cannot be decided"
+    assert judged["p_mean-predictive_entropy-0.9"].verdict == "undecided"
     assert "no placement" in judged["p_mean-predictive_entropy-0.9"].how
     assert judged["p_mean-variation_predicted-0.1"].ours != "not measured"
 
@@ -202,7 +203,7 @@ def test_ends_that_a_smaller_grid_lacks_are_not_compared() -> None:
 def test_inputs_at_other_rates_have_no_pairs() -> None:
     other, full = result_of(0, rates=(0.3,)), result_of(0, rates=(0.1, 0.7))
     judged = by_name(claims(task_of(), [replace(full, inputs=other.inputs)]))
-    assert judged["position-input"].verdict == "cannot be decided"
+    assert judged["position-input"].verdict == "undecided"
     assert "in common" in judged["position-input"].how
 
 
@@ -210,30 +211,73 @@ def test_networks_that_agree_by_chance_are_no_certainty() -> None:
     """Equal accuracies have a t interval of no width; the test examples still have one."""
     results = [replace(result_of(seed), accuracy=0.712) for seed in range(2)]
     judged = by_name(claims(task_of(n=300), results))
-    assert judged["accuracy"].verdict == "cannot be decided"
+    assert judged["accuracy"].verdict == "undecided"
 
 
 def test_without_a_choice_nothing_is_said_about_the_plain_pass(three: list[NetworkResult]) -> None:
     judged = by_name(claims(task_of(), [replace(result, chosen=None, inputs=None) for result in three]))
-    assert judged["beats-plain"].verdict == "cannot be decided"
+    assert judged["beats-plain"].verdict == "undecided"
     assert not [name for name in judged if name.startswith("position-input")]
 
 
 def test_mammography_has_both_readings_of_the_rule() -> None:
     task = task_of("mammography", EFFNET)
     judged = by_name(claims(task, [result_of(seed, EFFNET) for seed in range(3)]))
-    assert judged["penultimate-block3-bald-isotonic_penalty"].verdict == "holds"
-    assert judged["penultimate-block2-bald-isotonic_penalty"].verdict != "holds"
-    assert {"last-bald", "early-bald", "single-block3-any", "accuracy"} <= set(judged)
-    assert judged["accuracy"].verdict == "does not hold"  # .73 is not the published .872
+    assert judged["penultimate-block3-bald-isotonic_penalty"].verdict == "supported"
+    assert judged["penultimate-block2-bald-isotonic_penalty"].verdict != "supported"
+    assert {"last-bald", "early-bald", "single-block3-variation_predicted", "accuracy"} <= set(judged)
+    assert judged["accuracy"].verdict == "contradicted"  # .73 is not the published .872
     assert not [name for name in judged if name.startswith("table-3-fc1")]
 
 
 def test_a_users_own_network_has_no_published_numbers() -> None:
     layers = ("blocks.1", "blocks.3", "blocks.5", "head")
-    judged = by_name(claims(task_of("mine", layers), [result_of(seed, layers) for seed in range(2)]))
+    judged = by_name(claims(task_of("mine", layers), [result_of(seed, layers) for seed in range(3)]))
     assert "penultimate-head-bald-aurc" in judged
     assert not [name for name in judged if name.startswith(("accuracy", "single", "table-3-bound"))]
+
+
+def test_an_own_network_is_told_nothing_that_it_cannot_decide() -> None:
+    layers = ("blocks.1", "blocks.3", "blocks.5", "head")
+    judged = claims(task_of("mine", layers), [result_of(0, layers)])
+    assert {claim.name for claim in judged} == {"beats-plain", "position-before-after"}
+
+
+def test_two_networks_few_images_or_an_untrained_one_decide_nothing(three: list[NetworkResult]) -> None:
+    assert {c.verdict for c in claims(task_of(), three[:2]) if not c.arithmetic and "identity" not in c.how} == {
+        "undecided"
+    }
+    few = claims(task_of(n=20), three)
+    assert {c.verdict for c in few if not c.arithmetic and "identity" not in c.how} == {"undecided"}
+    task = task_of()
+    task = replace(task, test=(task.test[0], torch.arange(300) % 10))
+    failed = claims(task, [*three[:2], replace(three[2], accuracy=0.1)])
+    assert {c.verdict for c in failed if not c.arithmetic and "identity" not in c.how} == {"undecided"}
+    assert "seed 2" in by_name(failed)["accuracy"].how
+
+
+def test_another_size_than_the_papers_decides_no_number_and_still_decides_rules(three: list[NetworkResult]) -> None:
+    study = join_results(task_of(), three)
+    judged = by_name(judge(study, tables.effect_table(study), ["5 passes instead of 100"]))
+    assert judged["single-conv1-variation_predicted"].verdict == "undecided"
+    assert "5 passes" in judged["single-conv1-variation_predicted"].how
+    assert judged["penultimate-fc1-bald-aurc"].verdict == "supported"
+    assert judged["table-3-bound"].verdict == "contradicted"
+
+
+def test_a_hump_is_no_fall() -> None:
+    """The slope falls while the ends rise: neither support nor silence about it."""
+    results = []
+    for seed in range(3):
+        result = result_of(seed, rates=(0.1, 0.3, 0.5, 0.9))
+        study = join_results(task_of(), [result])
+        p_mean = study.every["p_mean"].to_numpy()
+        hump = np.where(p_mean < 0.15, 0.01, np.where(p_mean > 0.85, 0.03, 0.5 - 0.4 * p_mean))
+        rows = result.rows.assign(rearrangement_penalty=hump * (1 + 0.01 * seed))
+        results.append(replace(result, rows=rows))
+    judged = by_name(claims(task_of(), results))
+    assert "slope per unit of p_mean -" in judged["p_mean-variation_predicted"].ours
+    assert judged["p_mean-variation_predicted"].verdict == "contradicted"
 
 
 def test_bad_results_are_refused(three: list[NetworkResult]) -> None:
@@ -367,7 +411,7 @@ def test_a_tiny_grid_of_one_network(tmp_path: Path) -> None:
     rows = full.rows[full.rows["equivalent_to"].isna() & ~full.rows["placement"].str.contains(",")]
     result = replace(full, rows=rows, curves=full.curves.iloc[:0], inputs=None, chosen=None)
     judged, _ = write_tables_and_figures(tmp_path, join_results(task_of(n=40), [result]))
-    assert {claim.verdict for claim in judged} <= {"cannot be decided", "does not hold"}
+    assert {claim.verdict for claim in judged} <= {"undecided", "contradicted"}
     made = {path.stem for path in (tmp_path / "figures").glob("*.png")}
     told = (tmp_path / "not-made.md").read_text()
     for name in FIGURES:

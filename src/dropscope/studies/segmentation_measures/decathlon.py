@@ -7,6 +7,7 @@ role, which the layout cannot say). See the room `volumes` for the files. Voxels
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,15 @@ from dropscope import volumes
 from dropscope.errors import BadInput, Phrase, first_line
 from dropscope.studies.segmentation_measures.cases import ROLES, Case, Volumes
 
+_FRAMES = r"patient\d+(?=_frame\d+$)"  # ACDC: two frames of a patient are two files
 
-def read_decathlon(folder: str | Path, ignore_label: int | None = None) -> Volumes:
-    """Every labelled case of a folder, headers checked; without dataset.json, classes are counted in the labels."""
+
+def read_decathlon(folder: str | Path, ignore_label: int | None = None, patients: str | None = None) -> Volumes:
+    """Every labelled case of a folder, headers checked; without dataset.json, classes are counted in the labels.
+
+    `patients` is a regular expression whose match in a case's name is its patient. Without it, and without a column
+    patient in cases.csv, every case is a patient, except frames of one (patient001_frame01).
+    """
     root = Path(folder)
     for part in ("imagesTr", "labelsTr"):
         if not (root / part).is_dir():
@@ -39,6 +46,7 @@ def read_decathlon(folder: str | Path, ignore_label: int | None = None) -> Volum
             raise BadInput(what, str(present), Phrase("no such file"), "add or remove it")
     dataset = _read_dataset_json(root / "dataset.json")
     listed = _read_cases_csv(root / "cases.csv", sorted(images))
+    owners, remarks = _patients_by_name(sorted(images), patients)
     headers = {name: _check_case(images[name], labels[name]) for name in sorted(images)}
     _check_alike(headers)
     first = next(iter(headers.values()))
@@ -48,7 +56,7 @@ def read_decathlon(folder: str | Path, ignore_label: int | None = None) -> Volum
             header.shape,
             lambda files=images[name], label=labels[name]: _load(files, label),  # type: ignore[misc]
             place=str(images[name][0]),
-            **listed.get(name, {"patient": name}),
+            **{"patient": owners[name]} | {key: value for key, value in listed.get(name, {}).items() if value},
         )
         for name, (header, _) in headers.items()
     )
@@ -60,7 +68,28 @@ def read_decathlon(folder: str | Path, ignore_label: int | None = None) -> Volum
         path = root / "dataset.json"
         what = f"{path} must name the {channels} channels of the images"
         raise BadInput(what, str(path), named, "name each channel once")
-    return Volumes(str(root), cases, tuple(named), tuple(classes), first[0].spacing)
+    remarks = [] if any(row.get("patient") for row in listed.values()) else remarks
+    return Volumes(str(root), cases, tuple(named), tuple(classes), first[0].spacing, tuple(remarks))
+
+
+def _patients_by_name(names: Sequence[str], pattern: str | None) -> tuple[dict[str, str], list[str]]:
+    """The patient of each case by its name, and a remark where cases share one."""
+    try:
+        found = {name: re.search(pattern or _FRAMES, name) for name in names}
+    except re.error as error:
+        remedy = "write patients='patient[0-9]+'"
+        raise BadInput("patients must be a regular expression", "patients", pattern, remedy) from error
+    absent = [name for name in names if found[name] is None or not found[name].group()]  # type: ignore[union-attr]
+    if pattern and absent:
+        remedy = "write one that every file's name has, or a table cases.csv"
+        raise BadInput(
+            f"patients must match the name of every case, such as {absent[0]!r}", "patients", pattern, remedy
+        )
+    if absent:
+        return {name: name for name in names}, []
+    owners = {name: str(match.group()) for name, match in found.items() if match}
+    count = len({*owners.values()})
+    return owners, [f"{len(names)} cases of {count} patients, by their names"] if count < len(names) else []
 
 
 def _image_files(images: Sequence[Path], labels: dict[str, Path]) -> dict[str, list[Path]]:
@@ -184,7 +213,7 @@ def _read_cases_csv(path: Path, names: list[str]) -> dict[str, dict[str, Any]]:
         raise BadInput(f"roles of {path} must be among {', '.join(ROLES)}", str(path), roles, "write one of these")
     return {
         row["case"]: {
-            "patient": row.get("patient") or row["case"],
+            "patient": row.get("patient") or None,
             "centre": row.get("centre") or "all",
             "role": row.get("role") or None,
         }

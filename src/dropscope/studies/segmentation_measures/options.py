@@ -35,6 +35,8 @@ class Options:
         model: file.py:callable of another network, trained in the same way.
         placement: Noise at inference, with {rate} and {noise} in it; 'dropout={rate} noise={noise}' if not given.
         dropout: During training too, or at inference only.
+        patients: Regular expression whose match in a file's name is its patient: 'patient[0-9]+'; a table cases.csv
+            with a column patient wins.
         ignore_label: Label of voxels that count nowhere.
     """
 
@@ -60,4 +62,5 @@ class Options:
     model: str | None = None
     placement: str | None = None
     dropout: Literal["training", "inference"] = "training"
+    patients: str | None = None
     ignore_label: int | None = None

@@ -195,6 +195,9 @@ def read_prepared(path: Path) -> Prepared:
 
 def load_data(options: Options, preset: Preset, *, show: bool | None = None) -> Prepared:
     """The prepared volumes of a study: from a prepared file, from the study's folder, or prepared now."""
+    if options.patients is not None and (options.data == "phantom" or options.data.endswith(".safetensors")):
+        what = "patients must go with a folder, for the patients of these data are known"
+        raise BadInput(what, "patients", options.patients, "leave it out")
     if options.data.endswith(".safetensors"):
         prepared = read_prepared(Path(options.data))
         if options.roi is not None and tuple(options.roi) != prepared.roi:
@@ -219,12 +222,12 @@ def _read_volumes(options: Options, preset: Preset) -> Volumes:
     if options.data == "phantom":
         phantoms = preset.phantoms
         return make_phantom(phantoms.sizes, options.seed, phantoms.shape, phantoms.spacing)
-    return read_decathlon(options.data, options.ignore_label)
+    return read_decathlon(options.data, options.ignore_label, options.patients)
 
 
 def _data_key(options: Options, preset: Preset, region: Sequence[int]) -> str:
     """What the prepared volumes were made from: files by name, size and time, so that they are read once."""
-    facts: list[Any] = [list(region), options.ignore_label]
+    facts: list[Any] = [list(region), options.ignore_label, *([options.patients] if options.patients else [])]
     if options.data == "phantom":
         facts += [asdict(preset.phantoms), options.seed]
     else:

@@ -18,4 +18,7 @@ PAIRS = (
     ("averaged_entropy", "kullback_leibler"),
     ("bhattacharyya", "kullback_leibler"),
 )
+MARGIN = 0.01  # of AUC-PR: a smaller difference between two measures does not matter
+COST_MARGIN = 0.1  # of the time of the cheapest other measure
+FAILED_DICE = 0.1  # a network whose mean foreground Dice on the test cases is below did not learn to segment
 DICE = "background .994, wall .764, lumen .885 (Gaussian, rate .3, n_train 69; private images)"

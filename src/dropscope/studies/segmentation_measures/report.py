@@ -38,11 +38,13 @@ def write_report(
         "experiments": tables.per_experiment(rows),
         "measures": tables.per_measure(rows, costs),
         "posteriors": tables.posteriors(rows),
+        "pairs": tables.pairs(rows),
         "bootstrap": tables.bootstrap(rows),
         "floors": tables.floors(rows),
         "cases": tables.per_case(rows),
     }
     captions = {
+        "pairs": "Differences of mean AUC-PR over experiments × patients (two-way cluster t), p by Holm over six pairs",
         "experiments": "Every experiment: Dice per class, share of wrong voxels, mean AUC-PR of each measure",
         "measures": "Mean AUC-PR of each measure over experiments, and its paired difference to one plain pass (95 %)",
         "posteriors": "Probability that one measure beats another in an experiment, with 95 % intervals",
@@ -53,7 +55,7 @@ def write_report(
     for name, table in made.items():
         write_table(folder, name, table, captions[name])
     best = _best(made["experiments"], exhibits, classes)
-    claims = judge_claims(made["posteriors"], made["bootstrap"], made["measures"], best)
+    claims = judge_claims(made["posteriors"], made["pairs"], made["measures"], best)
     values = mean_auprc(rows)
     write_figure(folder, "figure1_maps", figures.maps_figure(exhibits, classes))
     write_figure(folder, "figure3_dice", figures.dice_figure(made["experiments"], classes))
@@ -93,10 +95,15 @@ def _paragraphs(
         f"The best network by validation loss is {best['experiment']}: mean foreground Dice {best['foreground']:.3f} "
         f"on the test cases. The four measures by themselves took {share:.1%} of the time of its "
         f"{measured['passes']} passes over a case of {measured['voxels']:,} voxels ({measured['device']}).",
-        "Experiments share test patients, so the Beta posteriors, which count each as a trial of its own, are too "
-        "sure; the bootstrap over patients beside them is not. An AUC-PR is comparable within an experiment alone: its "
-        "level follows the share of errors.",
+        "Experiments share test patients, so pairs of measures are decided over both at once; the Beta posteriors, "
+        "which count each experiment as a trial of its own, are too sure and stand beside as a description. An AUC-PR "
+        "is comparable within an experiment alone: its level follows the share of errors.",
     ]
+    if len(failed := experiments.experiment[experiments.failed]):
+        text.append(
+            f"{len(failed)} of {len(experiments)} networks failed to train (mean foreground Dice below "
+            f"{published.FAILED_DICE:g}): {', '.join(failed)}. Results are given with and without them."
+        )
     return text + [f"Remark: {remark}." for remark in facts["remarks"]]
 
 

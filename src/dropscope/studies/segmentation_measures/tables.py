@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ import pandas as pd
 import torch
 
 from dropscope import scores
-from dropscope.analysis import differences_over_patients, ordered_pairs, over_clusters, win_posterior
+from dropscope.analysis import Estimate, crossed_mean, differences_over_patients, holm, ordered_pairs, win_posterior
+from dropscope.studies.segmentation_measures import published
 from dropscope.studies.segmentation_measures.evaluation import FLOORS, FOUR, floored_name
 from dropscope.studies.segmentation_measures.rows import LABELS, dice_columns, foreground_dice, mean_auprc
 
+EVERY, TRAINED = "all", "without failures"  # which networks a line is of
 _RIVAL = "plain_entropy"
 _OF_MAPS = {"foreground mean": "foreground_mean", "worst patch": "worst_patch"}
 _OF_PASSES = {
@@ -31,23 +34,20 @@ def per_experiment(rows: pd.DataFrame) -> pd.DataFrame:
     table = grouped[["n_train", "rate", "noise"]].first()
     table = table.join(grouped[[*dice_columns(rows), "dice_foreground"]].mean())
     table["error_share"] = grouped["share"].mean()
+    table["failed"] = table["dice_foreground"] < published.FAILED_DICE
     table["images"], table["without_errors"] = grouped.size(), grouped["without"].sum().astype(int)
     return table.join(mean_auprc(rows)).reset_index()
 
 
 def per_measure(rows: pd.DataFrame, costs: dict[str, float]) -> pd.DataFrame:
-    """A row per measure: AUC-PR over experiments, its paired difference to one plain pass, seconds per case."""
+    """A row per measure: AUC-PR over experiments, its paired difference to one plain pass (over experiments and
+    patients), seconds per case."""
     of_experiments = mean_auprc(rows)
     cells = rows.pivot_table("auprc", ["experiment", "patient", "case"], "measure", "mean")
     table = []
     for name in of_experiments.columns:
         values = of_experiments[name].dropna()
-        apart = (cells[name] - cells[_RIVAL]).dropna()
-        images = apart.groupby("experiment").transform("size")
-        experiments = apart.index.get_level_values("experiment").nunique()
-        # Every experiment counts the same, however many of its images have errors, as in the mean beside it.
-        weighted = apart * len(apart) / (images * max(experiments, 1))
-        difference = over_clusters(weighted.to_numpy(), list(apart.index.get_level_values("patient")))
+        difference = _apart(cells, name, _RIVAL)
         low, median, high = values.quantile([0.05, 0.5, 0.95]) if len(values) else (np.nan,) * 3
         row: dict[str, Any] = {"measure": LABELS.get(name, name), "mean AUC-PR ↑": values.mean(), "median": median}
         row |= {"5 %": low, "95 %": high, "difference to one plain pass": difference.value}
@@ -87,6 +87,41 @@ def per_case(rows: pd.DataFrame) -> pd.DataFrame:
         }
         table.append(row)
     return pd.DataFrame(table)
+
+
+def failures(rows: pd.DataFrame) -> list[str]:
+    """Experiments whose network did not learn to segment."""
+    table = per_experiment(rows)
+    return [str(name) for name in table.experiment[table.failed]]
+
+
+def pairs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Differences of mean AUC-PR for each pair of the four over experiments × patients, with Holm's p over the six; of
+    all experiments, and of those whose network learned to segment where some did not."""
+    parts = {EVERY: rows}
+    if failed := failures(rows):
+        parts[TRAINED] = rows[~rows.experiment.isin(failed)]
+    lines = []
+    for which, part in parts.items():
+        cells = part.pivot_table("auprc", ["experiment", "patient", "case"], "measure", "mean")
+        if cells.empty:
+            continue
+        known = cells.dropna()
+        counts = {f"{kind}s": known.index.get_level_values(kind).nunique() for kind in ("experiment", "patient")}
+        estimates = {pair: _apart(cells, *pair) for pair in combinations(FOUR, 2)}
+        adjusted = holm([e.p for e in estimates.values()])
+        for ((a, b), e), p_holm in zip(estimates.items(), adjusted, strict=True):
+            line = {"networks": which, "better": a, "than": b, "difference": e.value, "low": e.low, "high": e.high}
+            lines.append(line | {"p": e.p, "p_holm": p_holm, **counts, "method": e.method})
+    return pd.DataFrame(lines)
+
+
+def _apart(cells: pd.DataFrame, first: str, second: str) -> Estimate:
+    """Mean difference of two measures; every experiment counts alike, however many of its images have errors."""
+    apart = (cells[first] - cells[second]).dropna()
+    experiment, patient = (apart.index.get_level_values(kind).to_numpy() for kind in ("experiment", "patient"))
+    images = apart.groupby("experiment").transform("size").to_numpy(float)
+    return crossed_mean(apart.to_numpy(), experiment, patient, kinds=("experiments", "patients"), weights=1 / images)
 
 
 def posteriors(rows: pd.DataFrame) -> pd.DataFrame:

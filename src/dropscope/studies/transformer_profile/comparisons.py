@@ -89,7 +89,7 @@ def attention_or_ffn(e: Evaluations) -> pd.DataFrame:
             first, second = e.outcomes(model, HIGH_ATTENTION, group), e.outcomes(model, HIGH_FFN, group)
             difference = first.frequency.to_numpy(float) - second.frequency.to_numpy(float)
             estimate = over_clusters(difference, list(first.context))
-            worse = "FFN" if estimate.low > 0 else "attention" if estimate.high < 0 else "cannot be decided"
+            worse = "FFN" if estimate.low > 0 else "attention" if estimate.high < 0 else "undecided"
             rows.append({
                 "model": model, "group": group, "difference": estimate.value, "low": estimate.low,
                 "high": estimate.high, "p_t": estimate.p, "hurts_more": worse,

@@ -12,7 +12,7 @@ import pandas as pd
 
 from dropscope.report import Claim, markdown, write_figure, write_summary, write_table
 from dropscope.studies.transformer_profile import figures
-from dropscope.studies.transformer_profile.claims import judge_claims
+from dropscope.studies.transformer_profile.claims import FEWEST, judge_claims
 from dropscope.studies.transformer_profile.levels import pick, spread
 from dropscope.studies.transformer_profile.networks import SENSITIVITY_RATE
 from dropscope.studies.transformer_profile.options import Plan
@@ -49,7 +49,8 @@ def report_rows(folder: Path) -> Report:
     f = analyse(e)
     tables = _write_tables(folder, f)
     _write_figures(folder, f)
-    return Report(tables, tuple(judge_claims(f)), (*_skipped(e), *_results(f)))
+    few = ["Claims about models need three of them; those left undecided are not listed."] * (len(e.names) < FEWEST)
+    return Report(tables, tuple(judge_claims(f)), (*_skipped(e), *_results(f), *few))
 
 
 def _write_tables(folder: Path, f: Findings) -> dict[str, pd.DataFrame]:
@@ -250,7 +251,7 @@ def _tests(f: Findings) -> list[str]:
         f"{f.e.short_names[row.model]}: {row.hurts_more} noise hurts more (accuracy at high attention minus "
         f"high FFN {row.difference:+.3f}, {row.low:+.3f} to {row.high:+.3f})."
         for row in f.attention_or_ffn.itertuples(index=False)
-        if row.group == OVERALL and row.hurts_more != "cannot be decided"
+        if row.group == OVERALL and row.hurts_more != "undecided"
     ]
 
 

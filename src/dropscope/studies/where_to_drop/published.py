@@ -23,11 +23,11 @@ class TableThree:
 
 @dataclass(frozen=True)
 class Number:
-    """A published rearrangement penalty: of placements that mask `layer` alone, their mean or their peak over rates."""
+    """A published rearrangement penalty: of placements that mask `layer` alone, the least or the peak over rates."""
 
     layer: str
-    measures: tuple[str, ...]  # more than one: the paper does not say which
-    statistic: str  # "mean" or "peak"
+    measure: str
+    statistic: str  # "minimum" or "peak"
     value: float
 
 
@@ -44,7 +44,16 @@ class Published:
     early_layers_best: bool = False  # whether it says that the penalty is least with early layers and rises with l_last
 
 
-_MEASURES = ("variation_predicted", "variation_max", "predictive_entropy", "expected_entropy", "bald")
+NO_IMPACT = (
+    "“No statistically significant impact was observed regarding dropout placement (before or after activation layers) "
+    "or the total number of masked layers”"
+)
+PENULTIMATE = (
+    "“applying dropout only to the penultimate layer (the first fully connected layer in the CIFAR-10 CNN, or the "
+    "second convolutional layer in the DDSM EffNet) consistently yields the best calibration. Compared with "
+    "multi-layer masking, this configuration reduces mean penalties by half, reaching a minimum rearrangement "
+    "penalty for the variation of the predicted class of about 0.079 on CIFAR-10 and 0.0001 on DDSM (see Figure 3)”"
+)
 
 _CIFAR = Published(
     accuracy=0.7267,
@@ -56,9 +65,9 @@ _CIFAR = Published(
     ),
     p_mean={"predictive_entropy": (0.00015, 0.0012), "variation_predicted": (0.13, 0.03)},
     single=(
-        Number("conv1", ("variation_predicted",), "peak", 0.11),
-        Number("conv1", ("variation_max",), "peak", 0.04),
-        Number("fc1", _MEASURES, "mean", 0.079),
+        Number("conv1", "variation_predicted", "peak", 0.11),
+        Number("conv1", "variation_max", "peak", 0.04),
+        Number("fc1", "variation_predicted", "minimum", 0.079),
     ),
 )
 
@@ -66,7 +75,10 @@ _MAMMOGRAPHY = Published(
     accuracy=0.8720,
     accuracy_range=(0.852, 0.892),  # two points either side: the paper gives one network
     examples={"validation": 703, "test": 781},
-    single=(Number("block3", _MEASURES, "mean", 0.0001),),
+    single=(  # "the second convolutional layer" may be either
+        Number("block2", "variation_predicted", "minimum", 0.0001),
+        Number("block3", "variation_predicted", "minimum", 0.0001),
+    ),
     early_layers_best=True,
 )
 

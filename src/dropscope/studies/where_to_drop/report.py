@@ -13,7 +13,7 @@ import pandas as pd
 
 from dropscope.report import Claim, write_summary, write_table, write_text
 from dropscope.studies.where_to_drop import tables
-from dropscope.studies.where_to_drop.claims import judge
+from dropscope.studies.where_to_drop.claims import LEAST_NETWORKS, judge
 from dropscope.studies.where_to_drop.curves import table_three
 from dropscope.studies.where_to_drop.figures import write_figures
 from dropscope.studies.where_to_drop.presets import PRESETS, Preset
@@ -32,21 +32,26 @@ def write_report(
 ) -> tuple[list[Claim], dict[str, pd.DataFrame]]:
     """Writes tables, figures and `summary.md`; returns the judged claims and the tables by name."""
     study = join_results(task, results)
-    claims, made = write_tables_and_figures(folder, study)
+    smaller = smaller_than_paper(task, size)
+    claims, made = write_tables_and_figures(folder, study, smaller=smaller)
     accuracies = ", ".join(f"{result.name} {100 * result.accuracy:.2f} %" for result in results)
     work = f"{placements:,} placements × {size.passes} passes × {study.examples:,} test examples per network"
     paragraphs = [f"Accuracy of one plain pass: {accuracies}.", f"Work: {work}.", *task.remarks]
-    write_summary(folder, f"Where to drop: {task.name}", paragraphs, claims, smaller_than_paper(task, size))
+    if failed := tables.untrained(study):
+        paragraphs.append(f"At chance, so not trained, and no evidence for any claim: {', '.join(failed)}.")
+    if published_for(task) is None and study.networks < LEAST_NETWORKS:
+        paragraphs.append(f"Rules about networks need {LEAST_NETWORKS} of them; those left undecided are not listed.")
+    write_summary(folder, f"Where to drop: {task.name}", paragraphs, claims, smaller)
     return claims, made
 
 
 def write_tables_and_figures(
-    folder: Path, study: StudyRows, beside: StudyRows | None = None
+    folder: Path, study: StudyRows, beside: StudyRows | None = None, smaller: Sequence[str] = ()
 ) -> tuple[list[Claim], dict[str, pd.DataFrame]]:
     """Writes `tables/` and `figures/`; returns the judged claims and the tables by name.
 
     With `beside`, figures show both tasks; tables and claims are of the first. What has no data is left out, and
-    `not-made.md` says why.
+    `not-made.md` says why. `smaller` are the ways in which the run is not the paper's.
     """
     effects = tables.effect_table(study)
     captioned = _tables(study, effects)
@@ -61,7 +66,7 @@ def write_tables_and_figures(
         log.info("not made: %s", "; ".join(f"{name} ({reason})" for name, reason in missing.items()))
     else:
         (folder / _NOT_MADE).unlink(missing_ok=True)  # of an earlier, smaller run
-    return judge(study, effects), made
+    return judge(study, effects, smaller), made
 
 
 def _tables(study: StudyRows, effects: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, str]]:

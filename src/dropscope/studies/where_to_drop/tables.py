@@ -58,6 +58,14 @@ def accuracies(study: StudyRows) -> pd.DataFrame:
     return table.assign(difference=table["accuracy"] - table["published"])
 
 
+def untrained(study: StudyRows) -> list[str]:
+    """Networks whose accuracy is not above what one gets by guessing among the classes of the test examples."""
+    classes = int(study.task.test[1].unique().numel())
+    if classes < 2:
+        return []
+    return [result.name for result in study.results if wilson(result.accuracy, study.examples)[0] <= 1 / classes]
+
+
 def wilson(share: float, n: int, level: float = 0.95) -> tuple[float, float]:
     """Wilson's interval of a share of n independent examples.
 

@@ -9,10 +9,17 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dropscope.analysis import effect_over_networks
-from dropscope.report import Claim, verdict_of_interval
-from dropscope.studies.where_to_drop.claims.verdicts import WORDS, all_of, by_test, decide, measured, with_interval
-from dropscope.studies.where_to_drop.published import published_for
+from dropscope.report import Claim, decide, decide_all
+from dropscope.studies.where_to_drop.claims.verdicts import (
+    WORDS,
+    by_test,
+    enough,
+    estimate_of,
+    measured,
+    of_networks,
+    with_interval,
+)
+from dropscope.studies.where_to_drop.published import PENULTIMATE, published_for
 from dropscope.studies.where_to_drop.rows import BOTH, JUDGED, StudyRows
 from dropscope.studies.where_to_drop.tables import EARLY, alone_alone, alone_several, find_line
 
@@ -38,8 +45,10 @@ def penultimate_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                         f"mean {layer} alone − mean of several layers {with_interval(mean)}; ratio of the means "
                         f"{with_interval(ratio)}; best − best {with_interval(best)} (chosen on these examples, from "
                         "far more placements of several layers: description)",
-                        decide(mean, below=0),
+                        decide(estimate_of(mean), "below"),
                         by_test(mean),
+                        quotation=PENULTIMATE,
+                        estimand=f"difference of mean {WORDS[score]} over the grid, over networks trained alike",
                     )
                 )
             claims += _among_single(study, effects, layer, measure, BOTH, "penalties")
@@ -68,8 +77,10 @@ def _among_single(
             f"Of all layers masked alone, {layer} has the lowest {what} ({measure})",
             "the penultimate layer alone gives the best calibration; no test",
             f"mean {layer} alone − mean of the other alone: {text}",
-            all_of([decide(value, below=0) for value in known.values()]),
-            "stands if every difference does, falls if one does; t intervals over networks, Holm within each pair",
+            decide_all([estimate_of(value, "p") for value in known.values()], "below"),
+            "stands if every difference does at .05, falls if one does at .05 by their number; t over networks",
+            quotation=PENULTIMATE,
+            estimand=f"differences of mean {what} over rates, over networks trained alike",
         )
     ]
 
@@ -83,7 +94,7 @@ def halves_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
             continue
         for score in BOTH:
             rows = study.rows.assign(alone=study.rows[score].where(alone), several=study.rows[score].where(several))
-            ratio = effect_over_networks(rows, lambda own: float(own["alone"].mean() / own["several"].mean()), null=0.5)
+            ratio = of_networks(rows, lambda own: float(own["alone"].mean() / own["several"].mean()), null=0.5)
             each = [
                 f"{measure} {with_interval(one)}"
                 for measure in study.measures
@@ -95,8 +106,10 @@ def halves_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                     f"Masking {layer} alone at least halves the mean {WORDS[score]} of masking several layers",
                     "it halves the mean penalty of multi-layer masking; measure and penalty not stated",
                     f"ratio of the means over all measures {with_interval(ratio)}; per measure: {', '.join(each)}",
-                    verdict_of_interval(ratio.low, ratio.high, below=0.5),
+                    decide(enough(ratio), "below", bound=0.5),
                     f"{measured(ratio)}; against a ratio of .5",
+                    quotation=PENULTIMATE,
+                    estimand="ratio of mean penalties over the grid and all measures, over networks trained alike",
                 )
             )
     return claims
@@ -116,7 +129,8 @@ def early_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                 Claim(
                     f"last-{measure}", f"The {WORDS[score]} rises with the last masked layer ({measure})",
                     "it rises with l_last, which contradicts the penultimate rule; no test",
-                    f"slope per layer {with_interval(last)}", decide(last, above=0), by_test(last),
+                    f"slope per layer {with_interval(last)}", decide(estimate_of(last), "above"), by_test(last),
+                    estimand="slope of the penalty on l_last over the grid, over networks trained alike",
                 )
             )  # fmt: skip
         if early is not None:
@@ -125,7 +139,8 @@ def early_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                     f"early-{measure}", f"The {WORDS[score]} is lowest with early layers only ({measure})",
                     "lowest with early layers only; no test",
                     f"first half of the layers only − placements that reach later layers {with_interval(early)}",
-                    decide(early, below=0), by_test(early),
+                    decide(estimate_of(early), "below"), by_test(early),
+                    estimand="difference of mean penalty over the grid, over networks trained alike",
                 )
             )  # fmt: skip
     return claims

@@ -11,19 +11,18 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from dropscope.report import Claim
+from dropscope.analysis import Estimate, effect_over_networks
+from dropscope.report import Claim, Verdict, all_of, decide, decide_all
 from dropscope.studies.where_to_drop.claims.verdicts import (
+    IDENTITY,
     MARGIN,
-    UNDECIDED,
     WORDS,
-    all_of,
     by_test,
-    decide,
-    moved,
+    enough,
+    estimate_of,
     with_interval,
-    without_effect,
 )
-from dropscope.studies.where_to_drop.published import published_for
+from dropscope.studies.where_to_drop.published import NO_IMPACT, published_for
 from dropscope.studies.where_to_drop.rows import BOTH, StudyRows
 from dropscope.studies.where_to_drop.tables import BEFORE_AFTER, INPUT_AFTER, find_line
 
@@ -40,15 +39,18 @@ def p_mean_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
         if rate is None or rank is None:
             continue
         ends = numbers.get(measure)
-        verdict = decide(rate, above=0) if way == "rises" else decide(rate, below=0)
+        gap = _ends_apart(study, measure, score)
+        verdict = decide_all([estimate_of(rate, "p"), enough(gap)], "above" if way == "rises" else "below")
         claims[measure] = Claim(
             f"p_mean-{measure}",
             f"The {WORDS[score]} of {measure} {way} with p_mean",
             f"{way}, {ends[0]:g} → {ends[1]:g}; no test" if ends else f"{way} (figure 7); no test",
-            f"slope per unit of p_mean {with_interval(rate)}; rank correlation over placements within a network "
+            f"slope per unit of p_mean {with_interval(rate)}; last minus first value of p_mean {with_interval(gap)}; "
+            f"rank correlation over placements within a network "
             f"{with_interval(rank)}; mean by p_mean: {_steps(study, measure, score)}",
             verdict,
-            by_test(rate),
+            f"slope and ends must agree, for a curve that turns has neither; {by_test(rate)}",
+            estimand="slope of the mean penalty on p_mean, and its change from end to end, over networks trained alike",
         )
     first, second = (claims.get(name) for name in ("predictive_entropy", "variation_predicted"))
     if first is None or second is None:
@@ -59,7 +61,8 @@ def p_mean_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
         "predictive_entropy rises, variation_predicted falls",
         f"predictive_entropy rises: {first.verdict}; variation_predicted falls: {second.verdict}",
         all_of([first.verdict, second.verdict]),
-        "both slopes, as above",
+        "both slopes and both ends, as above",
+        estimand="the two claims above together",
     )
     return [*claims.values(), both]
 
@@ -85,14 +88,42 @@ def layer_count_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
         claims.append(
             Claim(
                 f"n_layers-{measure}",
-                f"The penalty changes with the number of masked layers ({measure})",
-                "figure 9, expected entropy: means with bands; no number, no test",
+                f"The number of masked layers has no impact on the penalty ({measure})",
+                "no significant impact; figure 9, expected entropy: means with bands; no number, no test",
                 text,
-                all_of([moved(one) for one in known]),
-                f"slopes on n_layers, an effect in either direction counts; {by_test(known[0])}",
+                all_of([_without_effect(_from_one_to_all(study, one), _level(study, one)) for one in known]),
+                f"t over networks of the slope times {len(study.layers) - 1}; {_margin_words()}; {by_test(known[0])}",
+                quotation=NO_IMPACT,
+                estimand="change of the mean penalty from one masked layer to all, by its slope, over networks",
+                margin=f"± {100 * MARGIN:.0f} % of the mean score",
             )
         )
     return claims
+
+
+def _ends_apart(study: StudyRows, measure: str, score: str) -> Estimate:
+    """Mean score at the largest p_mean of the grid minus that at the smallest, over networks."""
+    part = study.of(measure)
+    first, last = part["p_mean"].min(), part["p_mean"].max()
+
+    def apart(own: pd.DataFrame) -> float:
+        return float(own[score][own["p_mean"] == last].mean() - own[score][own["p_mean"] == first].mean())
+
+    return effect_over_networks(part, apart)
+
+
+def _from_one_to_all(study: StudyRows, line: pd.Series) -> Estimate:
+    """A slope on n_layers as the change from one masked layer to all of them."""
+    e, steps = estimate_of(line), len(study.layers) - 1
+    return Estimate(steps * e.value, steps * e.low, steps * e.high, e.p, e.n, e.method)
+
+
+def _level(study: StudyRows, line: pd.Series) -> float:
+    return float(study.of(line["measure"])[line["score"]].mean())
+
+
+def _without_effect(estimate: Estimate, level: float) -> Verdict:
+    return decide(estimate, "same", margin=MARGIN * level)
 
 
 def position_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
@@ -101,18 +132,21 @@ def position_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
     if len(both_positions):
         largest = float(both_positions["largest"].max())
         same = largest == 0
-        verdicts = [without_effect(one, _mean(study, one)) for _, one in both_positions.iterrows()]
+        verdicts = [_without_effect(estimate_of(one), _mean(study, one)) for _, one in both_positions.iterrows()]
         claims.append(
             Claim(
                 "position-before-after",
                 "Masking before or after the activation makes no difference",
                 "not statistically significant; no test",
                 f"largest difference of any score, measure and network: {largest:.3g}",
-                "holds" if same else all_of(verdicts),
-                "an identity: a non-negative mask commutes with a positively homogeneous activation (ReLU, LeakyReLU), "
+                "supported" if same else all_of(verdicts),
+                f"{IDENTITY}: a non-negative mask commutes with a positively homogeneous activation (ReLU, LeakyReLU), "
                 "so the rows are equal to the last digit"
                 if same
                 else _margin_words(),
+                quotation=NO_IMPACT,
+                estimand="paired difference of every score over the grid",
+                margin=f"± {100 * MARGIN:.0f} % of the mean score",
             )
         )
     if study.inputs is not None and not (effects["effect"] == INPUT_AFTER).any():
@@ -122,8 +156,9 @@ def position_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                 "Masking the inputs of the layers instead of their activations makes no difference",
                 "positions: not statistically significant (the authors' code masks inputs); no test",
                 "not measured",
-                UNDECIDED,
+                "undecided",
                 "the two grids have no rates of all layers in common",
+                quotation=NO_IMPACT,
             )
         )
     for measure in study.measures:
@@ -141,8 +176,11 @@ def position_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                 f"Masking the inputs of the layers instead of their activations makes no difference ({measure})",
                 "positions: not statistically significant (the authors' code masks inputs); no test",
                 f"on the inputs − after the activation: {text}",
-                all_of([without_effect(one, _mean(study, one)) for one in known]),
+                all_of([_without_effect(estimate_of(one), _mean(study, one)) for one in known]),
                 f"paired by the rates of all layers; {_margin_words()}; {by_test(known[0])}",
+                quotation=NO_IMPACT,
+                estimand="paired difference of both penalties over the grid, over networks trained alike",
+                margin=f"± {100 * MARGIN:.0f} % of the mean score",
             )
         )
     return claims
@@ -150,8 +188,7 @@ def position_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
 
 def _margin_words() -> str:
     return (
-        f"stands if the interval over networks lies within ± {100 * MARGIN:.0f} % of the mean score, falls if it "
-        "excludes 0 and reaches beyond"
+        f"supported by an interval within ± {100 * MARGIN:.0f} % of the mean score, contradicted by one wholly beyond"
     )
 
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 import pandas as pd
 from scipy import stats
 
-from dropscope.analysis import effect_over_networks, over_networks
-from dropscope.report import Claim, Verdict, verdict_of_interval
+from dropscope.analysis import Estimate, effect_over_networks, over_networks
+from dropscope.report import ALPHA, Claim, Verdict, any_of, decide, decide_all
 from dropscope.studies.where_to_drop.claims.verdicts import (
-    ALPHA,
-    UNDECIDED,
+    USEFUL,
     WORDS,
-    all_of,
-    any_of,
     by_test,
-    decide,
+    enough,
+    estimate_of,
     with_interval,
 )
 from dropscope.studies.where_to_drop.rows import BOTH, PLAIN, StudyRows
@@ -49,8 +47,10 @@ def useful_claims(study: StudyRows, table: pd.DataFrame) -> list[Claim]:
                 f"rank correlation of penalty and AURC over placements in a network (1 would be agreement): {text}. "
                 f"Free of accuracy (here −1 would be agreement): {'; '.join(finding)}. AURC of the placements of least "
                 f"penalty − least AURC: {'; '.join(_price(study, measure, penalty) for penalty in known)}",
-                all_of([decide(one, above=0) for one in known.values()]),
-                f"both penalties; {by_test(next(iter(known.values())))}",
+                decide_all([estimate_of(one, "p") for one in known.values()], "above", bound=USEFUL),
+                f"both penalties, by the interval of the rank correlation; {by_test(next(iter(known.values())))}",
+                estimand="rank correlation of penalty and AURC over the grid, over networks trained alike",
+                margin=f"useful above a rank correlation of {USEFUL:g}",
             )
         )
     return claims
@@ -75,10 +75,9 @@ def beats_plain_claims(study: StudyRows) -> list[Claim]:
     level = 1 - ALPHA / max(1, table["measure"].nunique() if len(table) else 1)
     for measure, part in table.groupby("measure", sort=False) if len(table) else ():
         estimate = over_networks(part["difference"].tolist(), level)
+        estimate = _of_one(part.iloc[0], level) if study.networks == 1 else enough(estimate)
         low, high = estimate.low, estimate.high
-        if study.networks == 1:
-            low, high = (_widened(part.iloc[0], end, level) for end in ("low", "high"))
-        verdicts.append(verdict_of_interval(low, high, below=0))
+        verdicts.append(decide(estimate, "below", alpha=1 - level))
         placements = ", ".join(dict.fromkeys(part["placement"]))
         texts.append(f"{measure} ({placements}) {estimate.value:+.4f} ({low:+.4f} to {high:+.4f})")
     one = study.networks == 1
@@ -93,8 +92,10 @@ def beats_plain_claims(study: StudyRows) -> list[Claim]:
             "A placement chosen on validation examples has a lower AURC on test examples than one plain pass (entropy)",
             "not asked in the paper",
             f"AURC − plain AURC of the choice of each measure: {'; '.join(texts)}; {note}" if texts else note,
-            verdict if texts else UNDECIDED,
+            verdict if texts else "undecided",
             how if texts else "no choice was made on validation examples",
+            estimand="difference of AURC of one choice per measure, "
+            + ("over test examples" if one else "over networks"),
         )
     ]
 
@@ -114,7 +115,13 @@ def _least(values: pd.Series) -> pd.Series:
     return values == values.min()
 
 
-def _widened(row: pd.Series, end: str, level: float) -> float:
-    """One end of a 95 % bootstrap interval at another level, by the ratio of normal quantiles."""
+def _of_one(row: pd.Series, level: float) -> Estimate:
+    """One network's difference: its 95 % bootstrap interval at another level by the ratio of normal quantiles, and the
+    normal p-value of the end that is nearer to 0."""
+    value = float(row["difference"])
     factor = float(stats.norm.ppf((1 + level) / 2) / stats.norm.ppf(0.975))
-    return float(row["difference"] + factor * (row[end] - row["difference"]))
+    low, high = (value + factor * (float(row[end]) - value) for end in ("low", "high"))
+    towards = value - low if value > 0 else high - value
+    error = towards / float(stats.norm.ppf((1 + level) / 2))
+    p = float(2 * stats.norm.sf(abs(value) / error)) if error > 0 else 1.0
+    return Estimate(value, low, high, p, 1, "paired bootstrap over the test examples of one network")

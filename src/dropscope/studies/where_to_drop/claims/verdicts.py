@@ -1,90 +1,54 @@
 """Verdicts from lines of the effects table, and their wording: the same rules for every claim of the study.
 
-Owns the rules: an interval decides, within a family only together with Holm's p; a published number holds when ours
-lies within a factor of two; "no effect" holds only when the interval lies inside a stated margin.
+Owns what they share: an effect is decided by its interval and Holm's p of its family together, a published number by
+a factor of two, the absence of an effect by a share of the mean score.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import replace
 
 import pandas as pd
 
-from dropscope.analysis import Estimate
-from dropscope.report import Verdict, format_estimate, verdict_of_interval
+from dropscope.analysis import Estimate, log_over_networks
+from dropscope.report import Verdict, decide, format_estimate
 
-ALPHA = 0.05
 FACTOR = 2.0  # a published number is met within this factor
 MARGIN = 0.1  # "no effect": less than this share of the mean score
+USEFUL = 0.3  # a rank correlation of penalty and AURC that makes choosing by the penalty worth while
+LEAST_NETWORKS, LEAST_EXAMPLES = 3, 30  # below, nothing is decided
 
 # How claims name the scores they judge.
 WORDS = {"isotonic_penalty": "isotonic penalty", "rearrangement_penalty": "rearrangement penalty", "aurc": "AURC"}
 
-UNDECIDED: Verdict = "cannot be decided"
-ONE_NETWORK = "one network, so no interval: a rule about networks needs two or more"
+IDENTITY = "an identity"  # how a claim starts that no number of networks or images can change
+ONE_NETWORK = f"one network, so no interval: a rule about networks needs {LEAST_NETWORKS} or more"
 
 
-def decide(line: pd.Series, *, above: float | None = None, below: float | None = None) -> Verdict:
-    """`decided`, but only where Holm's p of the line's family agrees."""
-    verdict = verdict_of_interval(float(line["low"]), float(line["high"]), above=above, below=below)
-    return verdict if line["p_holm"] <= ALPHA else UNDECIDED
+def estimate_of(line: pd.Series, p: str = "p_holm") -> Estimate:
+    """A line of the table of effects, its p-value by default adjusted within its family; too few networks have none."""
+    value, low, high, found = (float(line[name]) for name in ("value", "low", "high", p))
+    return enough(Estimate(value, low, high, found, int(line["n"]), str(line["method"])))
 
 
-def moved(line: pd.Series) -> Verdict:
-    """Whether there is an effect in either direction; none found is not none there."""
-    return "holds" if decide(line, above=0) != UNDECIDED else UNDECIDED
+def enough(estimate: Estimate) -> Estimate:
+    """The estimate, without its interval where fewer than three networks gave it."""
+    if estimate.n >= LEAST_NETWORKS:
+        return estimate
+    return replace(estimate, low=math.nan, high=math.nan, p=math.nan)
 
 
-def without_effect(line: pd.Series, mean: float) -> Verdict:
-    """Whether the effect is absent: inside ± MARGIN of the mean score it is; outside zero and reaching past the margin
-    it is not."""
-    low, high, margin = float(line["low"]), float(line["high"]), MARGIN * mean
-    if math.isnan(low) or math.isnan(high):
-        return UNDECIDED
-    if -margin < low and high < margin:
-        return "holds"
-    return "does not hold" if decide(line, above=0) != UNDECIDED else UNDECIDED
+def of_networks(rows: pd.DataFrame, statistic: Callable[[pd.DataFrame], float], null: float = 1.0) -> Estimate:
+    """A positive statistic of each network's own rows, over networks on the scale of its logarithm."""
+    return log_over_networks([statistic(own) for _, own in rows.groupby("network", sort=False, observed=True)], null)
 
 
-def within(low: float, high: float, least: float, most: float) -> Verdict:
-    """Whether an interval lies inside a range, outside it, or across its edge.
-
-    >>> within(0.72, 0.74, 0.71, 0.76), within(0.60, 0.70, 0.71, 0.76), within(0.70, 0.74, 0.71, 0.76)
-    ('holds', 'does not hold', 'cannot be decided')
-    """
-    if math.isnan(low) or math.isnan(high):
-        return UNDECIDED
-    if least <= low and high <= most:
-        return "holds"
-    return "does not hold" if high < least or low > most else UNDECIDED
-
-
-def near(low: float, high: float, published: float) -> Verdict:
+def near(estimate: Estimate, published: float) -> Verdict:
     """Whether ours is the published number, within a factor of two."""
-    return within(low, high, published / FACTOR, published * FACTOR)
-
-
-def all_of(verdicts: Sequence[Verdict]) -> Verdict:
-    """Of a claim that is several at once: it stands when all do and falls when one does.
-
-    >>> all_of(["holds", "cannot be decided"]), all_of(["holds", "does not hold"]), all_of([])
-    ('cannot be decided', 'does not hold', 'cannot be decided')
-    """
-    if "does not hold" in verdicts:
-        return "does not hold"
-    return "holds" if verdicts and all(verdict == "holds" for verdict in verdicts) else UNDECIDED
-
-
-def any_of(verdicts: Sequence[Verdict]) -> Verdict:
-    """Of a claim that one case is enough for.
-
-    >>> any_of(["does not hold", "holds"]), any_of(["does not hold", "cannot be decided"]), any_of(["does not hold"])
-    ('holds', 'cannot be decided', 'does not hold')
-    """
-    if "holds" in verdicts:
-        return "holds"
-    return "does not hold" if verdicts and all(verdict == "does not hold" for verdict in verdicts) else UNDECIDED
+    estimate = enough(estimate)
+    return decide(estimate, "same", bound=published, margin=(published - published / FACTOR, published * (FACTOR - 1)))
 
 
 def with_interval(of: pd.Series | Estimate) -> str:
