@@ -259,7 +259,7 @@ RULES = (
     Rule("best of all single layers", "all alike", "3 sd", _single(0.0), _single(-3.0)),
     Rule("falls with p_mean", "flat", "a fall", _falls([0.0] * 9), _falls(_FALL)),
     Rule("falls with p_mean: a hump", "rises and falls", "a fall", _falls(_HUMP), _falls(_FALL), false=_SUPPORTED),
-    Rule("halves the penalty", "ratio .5", "ratio .25", _halves(0.5), _halves(0.25), studies=400),
+    Rule("halves the penalty", "ratio .5", "ratio .2", _halves(0.5), _halves(0.2), studies=400),
     Rule("a published number", "twice as large", "the same", _number(0.158, 0.5), _number(0.079, 0.25), studies=400),
     Rule("no impact of the number of layers", "10 %", "none", _no_layers(MARGIN), _no_layers(0.0), studies=400),
     Rule("the penalty is useful", "correlation .3", "correlation .6", _useful(USEFUL), _useful(0.6)),

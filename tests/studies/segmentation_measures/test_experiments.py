@@ -226,7 +226,7 @@ def test_the_whole_study_leaves_tables_figures_and_a_summary(tmp_path: Path) -> 
     outcome = run(tiny(tmp_path), show=False)
     names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert {f"figure{f}.{e}" for f in ("1_maps", "3_dice", "4_auprc", "5_posteriors") for e in ("png", "pdf")} <= names
-    tables = ("experiments", "measures", "posteriors", "bootstrap", "floors", "cases", "claims")
+    tables = ("experiments", "measures", "posteriors", "pairs", "bootstrap", "floors", "cases", "claims")
     assert {f"{table}.{ending}" for table in tables for ending in ("csv", "md", "tex")} <= names
     summary = (tmp_path / "summary.md").read_text()
     assert "networks: 4 instead of 144" in summary

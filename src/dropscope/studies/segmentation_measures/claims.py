@@ -6,6 +6,7 @@ Beta posterior, which counts experiments as independent, stands beside as a desc
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -39,7 +40,7 @@ def _pair(posteriors: pd.DataFrame, pairs: pd.DataFrame, a: str, b: str) -> Clai
         f"{_words(pairs, a, b)}; better in {p.wins:g} of {p.experiments} experiments, posterior probability "
         f"{format_estimate(p['mean'], p.low, p.high, 3)} (description)",
         decide(estimate, "above", margin=published.MARGIN),
-        f"{estimate.method}, Holm over the six pairs (p = {estimate.p:.2g})",
+        estimate.method + ("" if math.isnan(estimate.p) else f", Holm over the six pairs (p = {estimate.p:.2g})"),
         estimand=_ESTIMAND,
         margin=_MARGIN,
     )
