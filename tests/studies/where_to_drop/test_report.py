@@ -243,6 +243,12 @@ def test_an_own_network_is_told_nothing_that_it_cannot_decide() -> None:
     assert {claim.name for claim in judged} == {"beats-plain", "position-before-after"}
 
 
+def test_two_networks_have_an_interval_in_words_and_no_verdict(three: list[NetworkResult]) -> None:
+    judged = by_name(claims(task_of(), three[:2]))
+    assert not [claim.name for claim in judged.values() if "nan" in claim.ours + claim.how]
+    assert "needs 3" in judged["penultimate-fc1-bald-aurc"].how
+
+
 def test_two_networks_few_images_or_an_untrained_one_decide_nothing(three: list[NetworkResult]) -> None:
     assert {c.verdict for c in claims(task_of(), three[:2]) if not c.arithmetic and "identity" not in c.how} == {
         "undecided"
@@ -260,7 +266,7 @@ def test_another_size_than_the_papers_decides_no_number_and_still_decides_rules(
     study = join_results(task_of(), three)
     judged = by_name(judge(study, tables.effect_table(study), ["5 passes instead of 100"]))
     assert judged["single-conv1-variation_predicted"].verdict == "undecided"
-    assert "5 passes" in judged["single-conv1-variation_predicted"].how
+    assert "size" in judged["single-conv1-variation_predicted"].how
     assert judged["penultimate-fc1-bald-aurc"].verdict == "supported"
     assert judged["table-3-bound"].verdict == "contradicted"
 

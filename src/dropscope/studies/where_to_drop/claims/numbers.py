@@ -41,7 +41,7 @@ def number_claims(study: StudyRows, smaller: Sequence[str] = ()) -> list[Claim]:
     claims = _number_claims(study)
     if not smaller:
         return claims
-    why = f"not decided, for the run is not the paper's: {'; '.join(smaller)}"
+    why = "not decided, for the run is not of the paper's size (see the end of the summary)"
     return [
         claim if claim.arithmetic or claim.name.startswith("table-3-order")
         else replace(claim, verdict="undecided", how=f"{claim.how}; {why}")

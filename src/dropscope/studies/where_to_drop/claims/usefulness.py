@@ -75,9 +75,9 @@ def beats_plain_claims(study: StudyRows) -> list[Claim]:
     level = 1 - ALPHA / max(1, table["measure"].nunique() if len(table) else 1)
     for measure, part in table.groupby("measure", sort=False) if len(table) else ():
         estimate = over_networks(part["difference"].tolist(), level)
-        estimate = _of_one(part.iloc[0], level) if study.networks == 1 else enough(estimate)
-        low, high = estimate.low, estimate.high
-        verdicts.append(decide(estimate, "below", alpha=1 - level))
+        judged = _of_one(part.iloc[0], level) if study.networks == 1 else enough(estimate)
+        low, high = (judged.low, judged.high) if study.networks == 1 else (estimate.low, estimate.high)
+        verdicts.append(decide(judged, "below", alpha=1 - level))
         placements = ", ".join(dict.fromkeys(part["placement"]))
         texts.append(f"{measure} ({placements}) {estimate.value:+.4f} ({low:+.4f} to {high:+.4f})")
     one = study.networks == 1

@@ -66,9 +66,14 @@ def by_test(line: pd.Series) -> str:
     """The test of a line in words."""
     if math.isnan(float(line["p"])):
         return ONE_NETWORK
-    return f"{line['method']}; p = {line['p']:.2g}, Holm's {line['p_holm']:.2g} within its family"
+    adjusted = f"p = {line['p']:.2g}, Holm's {line['p_holm']:.2g} within its family"
+    return f"{line['method']}{_too_few(int(line['n']))}; {adjusted}"
 
 
 def measured(estimate: Estimate) -> str:
     """How an estimate came about, in words."""
-    return ONE_NETWORK if math.isnan(estimate.low) else estimate.method
+    return ONE_NETWORK if math.isnan(estimate.low) else f"{estimate.method}{_too_few(estimate.n)}"
+
+
+def _too_few(networks: int) -> str:
+    return "" if networks >= LEAST_NETWORKS else f", and a verdict needs {LEAST_NETWORKS}"
