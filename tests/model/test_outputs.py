@@ -146,3 +146,17 @@ def test_one_hot_logits_are_logits():
 
 def test_unchecked_leaves_values_alone():
     assert probabilities(torch.full((1, 2), math.nan), check=False).isnan().all()
+
+
+def test_a_classifier_of_tokens_has_its_classes_last() -> None:
+    from transformers import BertConfig, BertForTokenClassification
+
+    config = BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_labels=3
+    )
+    torch.manual_seed(0)
+    model = BertForTokenClassification(config).eval()
+    tokens = torch.randint(1, 50, (2, 7))
+    with torch.no_grad():
+        output = model(input_ids=tokens, attention_mask=torch.ones_like(tokens))
+        torch.testing.assert_close(probabilities(output), output.logits.softmax(-1).movedim(-1, 1))

@@ -113,8 +113,14 @@ def _one_column(values: Tensor, labels: Sequence[Tensor]) -> str:
     return f"write {binary}" + ("" if labels else "; a regression is not supported yet")
 
 
+_CLASSES_LAST = {"TokenClassifierOutput"}
+
+
 def output_tensor(output: Any, kind: str) -> Tensor:
-    """The tensor in what a model returned: itself, `.logits`, the entry of that name, the first of a tuple."""
+    """The tensor in what a model returned: itself, `.logits`, the entry of that name, the first of a tuple.
+
+    Hugging Face's classifiers of tokens put the classes last; here they come behind the examples, as everywhere.
+    """
     if isinstance(output, Tensor):
         return output
     names = ("probabilities", "probs", "logits") if kind == "probabilities" else ("logits",)
@@ -122,7 +128,7 @@ def output_tensor(output: Any, kind: str) -> Tensor:
     for name in names:
         value = output[name] if name in keys else getattr(output, name, None)
         if isinstance(value, Tensor):
-            return value
+            return value.movedim(-1, 1) if type(output).__name__ in _CLASSES_LAST and value.dim() > 2 else value
     if keys:
         tensors = [key for key in keys if isinstance(output[key], Tensor)]
         remedy = f"write outputs=lambda o: o[{(tensors or keys)[0]!r}].softmax(1), or the entry that holds them"

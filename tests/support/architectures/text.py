@@ -92,11 +92,6 @@ def choices(examples: int, scale: int) -> dict[str, Tensor]:
     return {name: value.unflatten(0, (examples, 3)) for name, value in texts(3 * examples, scale).items()}
 
 
-def per_token(output: Any) -> Tensor:
-    """Probabilities of every token, classes in the second place."""
-    return output.logits.softmax(-1).transpose(1, 2)
-
-
 def answer(output: Any) -> Tensor:
     """Where an answer starts, as probabilities of the tokens."""
     return output.start_logits.softmax(-1)
@@ -125,8 +120,7 @@ def _text(
 TEXT = (
     _text("bert", "Bert", _bert, "own last attention ffn keys values"),
     _text("bert-eager", "Bert", _bert, "own last attention ffn keys", attn_implementation="eager"),
-    _text("bert-tokens", "Bert", _bert, "own last attention keys values", head="ForTokenClassification",
-          options={"outputs": per_token}),
+    _text("bert-tokens", "Bert", _bert, "own last attention keys values", head="ForTokenClassification"),
     _text("bert-answers", "Bert", _bert, "own last attention keys values", head="ForQuestionAnswering", num_labels=2,
           options={"outputs": answer}),
     _text("bert-choices", "Bert", _bert, "own last attention keys values", head="ForMultipleChoice", inputs=choices),
