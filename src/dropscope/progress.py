@@ -67,7 +67,8 @@ def stage(what: str, *, show: bool | None = None) -> Iterator[None]:
             yield
     else:
         started = time.monotonic()
-        timer = threading.Timer(_QUIET_SECONDS, lambda: print(f"{what} …", file=sys.stderr, flush=True))
+        stream = sys.stderr if _notebook_display() is None else sys.stdout  # a notebook shows errors in red
+        timer = threading.Timer(_QUIET_SECONDS, lambda: print(f"{what} …", file=stream, flush=True))
         timer.daemon = True
         timer.start()
         try:
@@ -76,7 +77,7 @@ def stage(what: str, *, show: bool | None = None) -> Iterator[None]:
             timer.cancel()
             taken = time.monotonic() - started
             if taken > _LINE_SECONDS:
-                print(f"{what}: {format_duration(taken)}", file=sys.stderr, flush=True)
+                print(f"{what}: {format_duration(taken)}", file=stream, flush=True)
 
 
 @contextmanager

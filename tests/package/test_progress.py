@@ -139,6 +139,14 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
     return made
 
 
+@pytest.mark.usefixtures("notebook")
+def test_a_stage_is_no_error_in_a_notebook(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_module, "_QUIET_SECONDS", 0.0)
+    with stage("tracing"):
+        threading.Event().wait(0.2)
+    assert capsys.readouterr() == ("tracing …\n", "")
+
+
 def test_one_line_in_a_notebook_is_written_over(clock: list[float], capsys: Any, notebook: Notebook) -> None:
     with track("sweep", 1000) as tick:
         for now, count in ((0.5, 10), (10.0, 90), (10.1, 1), (20.0, 399)):
