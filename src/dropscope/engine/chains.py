@@ -25,7 +25,7 @@ _BATCH_NORMS: dict[Any, int] = {_INFERENCE_NORM: 6, _aten.batch_norm.default: 7,
 _TRAINING: dict[Any, int] = {_aten.batch_norm.default: 5, _aten.cudnn_batch_norm.default: 5}
 _ACTIVATIONS: dict[Any, str] = {_aten.relu.default: "relu", _aten.silu.default: "silu"}
 _WRITTEN_OUT: dict[str, Callable[[Tensor], Tensor]] = {"": lambda x: x, "relu": torch.relu, "silu": F.silu}
-NARROW = 32  # channels in and out up to which our convolution is faster than cuDNN's (benchmarks/models.py)
+NARROW = 32  # channels in and out up to which our convolution is faster than cuDNN's (benchmarks/README.md)
 
 
 def pointwise(value: Tensor, noise: Any, affine: Any, other: Any, copies: Any, activation: str) -> Tensor:

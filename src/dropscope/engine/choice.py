@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Sequence
 
 import torch
@@ -108,26 +107,30 @@ def folded_loop(
     sorted_data = session.data.length_sorted(lambda length: rows_at_once(session.model, length, session.device, memory))
     on_device = session.with_data(sorted_data.on(session.device))
     folded = LoopEngine(on_device, placements, passes, fold=True, memory=memory, reason=reason)
-    apart = _difference(session, folded)
-    if apart <= (_FOLDED_HALF if session.half else _FOLDED):
-        return folded
-    log.warning("passes run one by one: in one forward they differ by %.1e", apart)
-    return LoopEngine(session, placements, passes, reason=reason)
+    return _if_alike(session, folded) or LoopEngine(session, placements, passes, reason=reason)
 
 
 def _small_folded(
     session: Session, placements: Sequence[ResolvedPlacement], passes: int, memory: int | None, reason: str
 ) -> LoopEngine:
     if folds_small(session, memory) and any(placements):
-        folded = LoopEngine(session, placements, passes, fold=True, memory=memory, reason=reason)
-        try:
-            apart = _difference(session, folded)
-        except (RuntimeError, TypeError, ValueError, LookupError) as error:
-            apart = math.inf
-            log.debug("passes run one by one: in one forward, %s", first_line(error))
-        if apart <= (_FOLDED_HALF if session.half else _FOLDED):
+        folded = _if_alike(session, LoopEngine(session, placements, passes, fold=True, memory=memory, reason=reason))
+        if folded is not None:
             return folded
     return LoopEngine(session, placements, passes, reason=reason)
+
+
+def _if_alike(session: Session, folded: LoopEngine) -> LoopEngine | None:
+    """The folded loop, where its passes are those that run one by one."""
+    try:
+        apart = _difference(session, folded)
+    except (RuntimeError, TypeError, ValueError, LookupError) as error:
+        log.debug("passes run one by one: in one forward, %s", first_line(error))
+        return None
+    if apart <= (_FOLDED_HALF if session.half else _FOLDED):
+        return folded
+    log.warning("passes run one by one: in one forward they differ by %.1e", apart)
+    return None
 
 
 def _difference(session: Session, folded: LoopEngine) -> float:

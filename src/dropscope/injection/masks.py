@@ -36,7 +36,7 @@ class Masks:
 
     def begin(self, resolved: ResolvedPlacement, passes: Tensor, examples: Tensor) -> None:
         """A forward begins: `passes` holds one number, or one per example."""
-        if len(resolved) != len(self._points):
+        if resolved.keys() != self._points.keys():
             self._points, self._starts = {point: i for i, point in enumerate(resolved)}, None
         self._passes, self._examples, self._keys = passes, examples, None
         self._factors.clear()
