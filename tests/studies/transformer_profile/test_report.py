@@ -16,7 +16,7 @@ from sklearn.metrics import log_loss
 
 from dropscope import scores
 from dropscope.report.claims import Claim
-from dropscope.studies.transformer_profile import calibration, claims, comparisons, levels, published, tables
+from dropscope.studies.transformer_profile import calibration, cells, claims, comparisons, levels, published, tables
 from dropscope.studies.transformer_profile.recommendations import Recommendation, recommend
 from dropscope.studies.transformer_profile.report import report_rows
 from dropscope.studies.transformer_profile.rows import Evaluations, read_rows
@@ -394,13 +394,42 @@ class TestClaims:
         assert judged["reasoning_robust"].verdict == "undecided"
         assert "at chance and have nothing to lose" in judged["reasoning_robust"].ours
 
+    def test_nineteen_models_decide_scale_stability_and_gap(self, tmp_path: Path) -> None:
+        e = read_rows(simulate(tmp_path, contexts=30, passes=10, skill={"memory": 3.0, "reasoning": 0.5}))
+        judged = {claim.name: claim for claim in claims.judge_claims(analyse(e, replicates=20))}
+        assert judged["gap_compression"].verdict == "supported"
+        assert judged["robustness_and_scale"].verdict in ("supported", "undecided")
+        assert "19 models × 60 contexts" in judged["robustness_and_scale"].how
+        assert "no interval" not in judged["steady_and_accurate"].ours
+
+    def test_a_slope_on_scale_is_least_squares_and_needs_sizes_that_differ(self) -> None:
+        draw = np.random.default_rng(0)
+        size = {f"m{m}": float(m % 4) for m in range(8)}
+        rows = [(m, c, 0.03 * x + 0.1 * draw.normal()) for m, x in size.items() for c in range(40)]
+        table = pd.DataFrame(rows, columns=["model", "context", "value"])
+        found = cells.slope_on(table, size)
+        fitted = stats.linregress(table.model.map(size), table.value)
+        assert found.value == pytest.approx(fitted.slope)
+        assert found.low < fitted.slope < found.high
+        assert found.n == 8
+        assert math.isnan(cells.slope_on(table, dict.fromkeys(size, 1.0)).low)
+
+    def test_quarters_are_chosen_by_other_contexts_than_they_are_measured_on(self, f: Findings) -> None:
+        assert math.isnan(cells.steadiest_minus_least(f.e, "baseline", "overall").low)  # eight models: quarters of two
+        nine = replace(f.e, models=pd.concat([f.e.models, f.e.models.iloc[:4].assign(model=list("abcd"))]))
+        items = [
+            f.e.items[f.e.items.model == old].assign(model=new) for old, new in zip(f.e.names, "abcd", strict=False)
+        ]
+        found = cells.steadiest_minus_least(replace(nine, items=pd.concat([f.e.items, *items])), "baseline", "overall")
+        assert found.low < found.value < found.high
+
     def test_equal_up_to_rounding_is_a_tie(self) -> None:
         found = claims._counted(pd.Series([0.1 + 0.2 - 0.3, 0.2, -0.1, np.nan]))
         assert found == "1 of 3 models, 1 tied"
 
     def test_every_claim_names_its_test_and_has_published_words(self, f: Findings) -> None:
         judged = claims.judge_claims(f)
-        assert len({claim.name for claim in judged}) == len(judged) == 15
+        assert len({claim.name for claim in judged}) == len(judged) == 18
         assert all(isinstance(claim, Claim) and claim.published and claim.ours and claim.how for claim in judged)
         assert all(claim.estimand for claim in judged)
         assert [claim.name for claim in judged if claim.arithmetic] == ["consistent_stds"]
@@ -415,7 +444,7 @@ class TestClaims:
 class TestFiles:
     def test_tables_figures_and_words(self, folder: Path) -> None:
         report = report_rows(folder)
-        assert len(report.claims) == 15
+        assert len(report.claims) == 18
         for name in ("table_4", "table_5", "table_6", "tests_within_models", "recommendations", "calibration"):
             assert all((folder / "tables" / f"{name}.{ending}").exists() for ending in ("csv", "md", "tex"))
             assert len(report.tables[name]) == len(pd.read_csv(folder / "tables" / f"{name}.csv"))

@@ -158,10 +158,51 @@ def test_the_opposite_is_found_too() -> None:
     assert judged["halves-fc1-rearrangement_penalty"].verdict == "contradicted"
 
 
+def changed(result: NetworkResult, rows: pd.Series, measure: str, factor: np.ndarray | float) -> NetworkResult:
+    """The result with the penalties of some rows of one measure times a factor."""
+    chosen = rows & (result.rows["measure"] == measure)
+    penalties = ["isotonic_penalty", "rearrangement_penalty", "running_minimum_penalty"]
+    return replace(
+        result,
+        rows=result.rows.assign(
+            **{p: result.rows[p] * np.where(chosen, factor, 1.0) for p in penalties},  # type: ignore[arg-type]
+        ),
+    )
+
+
+def test_the_first_layer_alone_is_the_highest_where_it_is(three: list[NetworkResult], judged: list[Claim]) -> None:
+    assert by_name(judged)["highest-conv1-variation_predicted"].verdict != "supported"
+    higher = []
+    for result in three:
+        alone = result.rows["placement"].str.fullmatch("conv1@[a-z_]+=[0-9.]+")
+        higher.append(changed(result, alone, "variation_predicted", 3.0))
+    named = by_name(claims(task_of(), higher))
+    assert named["highest-conv1-variation_predicted"].verdict == "supported"
+    assert named["highest-conv1-variation_max"].verdict != "supported"
+    assert "several layers" in named["highest-conv1-variation_max"].ours
+
+
+def test_the_shape_of_the_rates_moves_a_penalty_where_it_does(three: list[NetworkResult]) -> None:
+    flat, tilted = [], []
+    for result in three:
+        own = join_results(task_of(), [result])
+        skewness = own.every["skewness"].fillna(0.0).to_numpy()
+        level = 0.01 / result.rows["rearrangement_penalty"].to_numpy()
+        noise = np.exp(0.02 * np.random.default_rng(len(flat)).standard_normal(len(level)))
+        every = pd.Series(data=True, index=result.rows.index)
+        flat.append(changed(result, every, "bald", level * noise))
+        tilted.append(changed(result, every, "bald", level * noise * (1 + 0.3 * skewness)))
+    named = by_name(claims(task_of(), flat))
+    assert named["skewness-bald"].verdict == named["kurtosis-bald"].verdict == "equivalent"
+    assert by_name(claims(task_of(), tilted))["skewness-bald"].verdict == "supported"
+
+
 def test_rules_need_more_than_one_network(three: list[NetworkResult]) -> None:
     judged = claims(task_of(), three[:1])
     for claim in judged:
-        if claim.name.startswith(("penultimate", "halves", "p_mean", "useful", "n_layers", "position-input", "single")):
+        if claim.name.startswith(
+            ("penultimate", "halves", "highest", "p_mean", "skewness", "useful", "n_layers", "position-input", "single")
+        ):
             assert claim.verdict == "undecided", claim.name
             assert "nan" not in claim.ours
     named = by_name(judged)

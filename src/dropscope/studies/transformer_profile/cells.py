@@ -6,7 +6,8 @@ that are above chance on the other half of the contexts, so that no model is cho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import math
+from collections.abc import Callable, Hashable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -44,10 +45,11 @@ def cell_table(e: Evaluations, configuration: str | None, group: str = OVERALL, 
         if configuration is None or not e.has(model, configuration):
             continue
         items = e.outcomes(model, configuration, group)
-        keyed = items[["group", "context"]].assign(value=score(items).to_numpy(float))
-        parts.append(keyed.groupby(["group", "context"], as_index=False, sort=False).value.mean().assign(model=model))
-    columns = ["model", "context", "group", "value"]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+        parts.append(items[["group", "context"]].assign(model=model, value=score(items).to_numpy(float)))
+    if not parts:
+        return pd.DataFrame(columns=["model", "context", "group", "value"])
+    keys = ["model", "context", "group"]
+    return pd.concat(parts, ignore_index=True).groupby(keys, as_index=False, sort=False).value.mean()
 
 
 def differences(
@@ -61,7 +63,8 @@ def differences(
 
 def halves(e: Evaluations, group: str) -> dict[str, int]:
     """The half of each context of a group: every other one in the order of their names."""
-    names = sorted({str(c) for name in e.names if e.has(name, PLAIN) for c in e.outcomes(name, PLAIN, group).context})
+    found = (e.outcomes(name, PLAIN, group).context.unique() for name in e.names if e.has(name, PLAIN))
+    names = sorted({str(context) for contexts in found for context in contexts})
     return {name: number % 2 for number, name in enumerate(names)}
 
 
@@ -92,6 +95,64 @@ def able_cells(e: Evaluations, cells: pd.DataFrame, *groups: str) -> pd.DataFram
         for model, context, group in zip(cells.model, cells.context, cells["group"], strict=True)
     ]  # fmt: skip
     return cells[np.array(kept, bool)]
+
+
+def slope_on(cells: pd.DataFrame, x: Mapping[str, float]) -> Estimate:
+    """Slope of the cells on a number of their model, such as the logarithm of its parameters.
+
+    Errors are divided by √(1 − leverage) of their model, so that one far from the others does not look certain.
+    """
+    known = cells[cells.model.map(x).notna()]
+    at, value = known.model.map(x).to_numpy(float), known.value.to_numpy(float)
+    models = known.model.drop_duplicates()
+    place = models.map(x).to_numpy(float)
+    if len(models) < 3 or np.ptp(place) == 0:
+        return _sum_of(known.iloc[:0], math.nan, np.empty(0))
+    centred = at - at.mean()
+    slope = float((centred * value).sum() / (centred**2).sum())
+    leverage = 1 / len(models) + (at - place.mean()) ** 2 / ((place - place.mean()) ** 2).sum()
+    residual = (value - value.mean() - slope * centred) / np.sqrt(np.maximum(1 - leverage, 1e-9))
+    return _sum_of(known, slope, centred * residual / (centred**2).sum())
+
+
+def steadiest_minus_least(e: Evaluations, configuration: str | None, group: str, level: float = 0.95) -> Estimate:
+    """Accuracy of the steadiest quarter of the models minus that of the least steady one.
+
+    A model's spread is that of items that flip independently, from the half of the contexts on which its accuracy is
+    not measured. Fewer than nine models have no quarters of three.
+    """
+    table = cell_table(e, configuration, group)
+    flips = cell_table(e, configuration, group, _flips)
+    size = math.ceil(table.model.nunique() / 4)
+    if size < 3:
+        return _sum_of(table.iloc[:0], math.nan, np.empty(0))
+    half = halves(e, group)
+    place = table.context.map(lambda context: half.get(str(context), -1)).to_numpy(int)
+    side = np.zeros(len(table), int)
+    for part in (0, 1):
+        order = flips[place == 1 - part].groupby("model", sort=False).value.mean().sort_values(kind="stable").index
+        for sign, quarter in ((1, order[:size]), (-1, order[-size:])):
+            side[(place == part) & table.model.isin(quarter).to_numpy()] = sign
+    kept, sign = table[side != 0], side[side != 0]
+    value, steady = kept.value.to_numpy(float), sign > 0
+    if steady.all() or not steady.any():
+        return _sum_of(table.iloc[:0], math.nan, np.empty(0))
+    means = np.where(steady, value[steady].mean(), value[~steady].mean())
+    models = kept.model.nunique()
+    freedom = math.sqrt(size / (size - 1) * (models - 1) / models)  # each quarter has a mean of its own
+    influence = freedom * sign * (value - means) / np.where(steady, steady.sum(), (~steady).sum())
+    return _sum_of(kept, float(value[steady].mean() - value[~steady].mean()), influence, level)
+
+
+def _flips(items: pd.DataFrame) -> pd.Series:
+    """Variance over passes of whether an item is right."""
+    return right(items) * (1 - right(items))
+
+
+def _sum_of(cells: pd.DataFrame, value: float, influence: np.ndarray, level: float = 0.95) -> Estimate:
+    """A weighted sum of cells, from what each contributes to its error: the crossed mean of pseudo-values."""
+    pseudo = value + len(cells) * (influence - influence.mean()) if len(cells) else influence
+    return crossed_mean(pseudo, cells.model.to_numpy(), cells.context.to_numpy(), kinds=KINDS, level=level)
 
 
 def mean_of(cells: pd.DataFrame) -> Estimate:

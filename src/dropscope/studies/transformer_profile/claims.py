@@ -20,6 +20,7 @@ from dropscope.studies.transformer_profile import cells, published
 from dropscope.studies.transformer_profile.comparisons import READINGS, gaps, kind_gap
 from dropscope.studies.transformer_profile.levels import pick
 from dropscope.studies.transformer_profile.published import LARGE, MARGIN, ROBUST, SMALL
+from dropscope.studies.transformer_profile.robustness import robustness_claims
 from dropscope.studies.transformer_profile.rows import HIGH_BOTH, MEMORY, OVERALL, PLAIN, REASONING, short
 from dropscope.studies.transformer_profile.tables import Findings
 
@@ -33,7 +34,7 @@ def judge_claims(f: Findings) -> list[Claim]:
     judged = [
         _deterministic_beats_mc(f), _collapse(f), _memory_bias(f), _decoder_gap(f), _memory_fragile(f),
         _reasoning_robust(f), _small_steady(f), _mid_sized_best(f), _large_remember(f), _family(f), _specialised(f),
-        _calibration(f), _consistency(f), *_artefacts(f),
+        _calibration(f), *robustness_claims(f), _consistency(f), *_artefacts(f),
     ]  # fmt: skip
     quoted = [replace(claim, quotation=published.QUOTATIONS.get(claim.name, "")) for claim in judged]
     if len(f.e.names) >= FEWEST:

@@ -97,6 +97,7 @@ CALLED_LARGE = ("deberta-v3-base",)  # quoted as a large model, whatever its par
 MARGIN = 0.02  # of accuracy: a smaller difference does not matter
 ROBUST = 0.05  # a task that loses less than this is called robust
 SCORE_MARGIN = 0.01  # of ECE, Brier score and NLL
+SCALE_MARGIN = 0.05  # of accuracy lost, per tenfold of the parameters: less is called unrelated to scale
 _ABSTRACT = "(abstract)"
 QUOTATIONS = {
     "deterministic_beats_mc": "“53% of models suffer severe accuracy degradation under baseline MC Dropout” "
@@ -110,6 +111,7 @@ QUOTATIONS = {
     f"notable volatility” {_ABSTRACT}",
     "mid_sized_best": f"“Mid-sized models achieve the best overall performance” {_ABSTRACT}",
     "large_remember": f"“larger models excel at memory tasks” {_ABSTRACT}",
+    "robustness_and_scale": f"“dropout robustness is architecture-dependent and uncorrelated with scale” {_ABSTRACT}",
     "family_over_size": f"“dropout robustness is architecture-dependent and uncorrelated with scale” {_ABSTRACT}",
     "specialised_degrade": f"“task-specialized models losing up to 24 percentage points” {_ABSTRACT}",
 }

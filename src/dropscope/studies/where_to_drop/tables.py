@@ -206,7 +206,9 @@ def _kinds(study: StudyRows) -> dict[str, tuple[Choice, Choice]]:
         return lambda rows: study.only(layer, rows)
 
     kinds: dict[str, tuple[Choice, Choice]] = {}
-    for layer in study.task.penultimate:
+    published = published_for(study.task)
+    first = study.layers[:1] if published is not None and published.highest_first else ()
+    for layer in (*study.task.penultimate, *first):
         kinds[alone_several(layer)] = alone(layer), lambda rows: rows["n_layers"] > 1
         for other in study.layers:
             if other != layer:

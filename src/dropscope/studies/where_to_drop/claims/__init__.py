@@ -14,8 +14,18 @@ import pandas as pd
 
 from dropscope.report import Claim
 from dropscope.studies.where_to_drop.claims.numbers import number_claims
-from dropscope.studies.where_to_drop.claims.penultimate import early_claims, halves_claims, penultimate_claims
-from dropscope.studies.where_to_drop.claims.trends import layer_count_claims, p_mean_claims, position_claims
+from dropscope.studies.where_to_drop.claims.penultimate import (
+    early_claims,
+    first_layer_claims,
+    halves_claims,
+    penultimate_claims,
+)
+from dropscope.studies.where_to_drop.claims.trends import (
+    layer_count_claims,
+    p_mean_claims,
+    position_claims,
+    shape_claims,
+)
 from dropscope.studies.where_to_drop.claims.usefulness import beats_plain_claims, useful_claims
 from dropscope.studies.where_to_drop.claims.verdicts import IDENTITY, LEAST_EXAMPLES, LEAST_NETWORKS
 from dropscope.studies.where_to_drop.published import published_for
@@ -35,8 +45,10 @@ def judge(study: StudyRows, effects: pd.DataFrame, smaller: Sequence[str] = ()) 
         *number_claims(study, smaller),
         *penultimate_claims(study, effects),
         *halves_claims(study, effects),
+        *first_layer_claims(study, effects),
         *p_mean_claims(study, effects),
         *layer_count_claims(study, effects),
+        *shape_claims(study, effects),
         *position_claims(study, effects),
         *early_claims(study, effects),
         *useful_claims(study, effects),

@@ -1,4 +1,4 @@
-"""Claims about the penultimate layer: masked alone it is better than several layers and than every other one.
+"""Claims about single layers: the penultimate is better than several and than every other, the first the worst of all.
 
 Owns the claims about which layers to mask; for mammograms also what the paper says against its own rule.
 """
@@ -112,6 +112,33 @@ def halves_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                     estimand="ratio of mean penalties over the grid and all measures, over networks trained alike",
                 )
             )
+    return claims
+
+
+def first_layer_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
+    """Masks in the first layer alone give the highest penalty: higher than any other layer alone and than several."""
+    published, first, score = published_for(study.task), study.layers[0], "rearrangement_penalty"
+    claims = []
+    for measure in () if published is None else published.highest_first:
+        numbers = [n.value for n in published.single if (n.layer, n.measure) == (first, measure)] if published else []
+        kinds = {alone_alone(first, other): f"{other} alone" for other in study.layers[1:]}
+        kinds[alone_several(first)] = "several layers"
+        lines = {words: find_line(effects, kind, "difference", measure, score) for kind, words in kinds.items()}
+        known = {words: line for words, line in lines.items() if line is not None}
+        if len(known) < len(kinds):
+            continue
+        text = "; ".join(f"against {words} {with_interval(line)}" for words, line in known.items())
+        claims.append(
+            Claim(
+                f"highest-{first}-{measure}",
+                f"The {WORDS[score]} of {measure} is highest where {first} alone is masked",
+                f"highest there ({', '.join(f'{value:g}' for value in numbers)}); no test",
+                f"mean {first} alone − mean of the others: {text}",
+                decide_all([estimate_of(line, "p") for line in known.values()], "above"),
+                "stands if every difference does at .05, falls if one does at .05 by their number; t over networks",
+                estimand="differences of mean penalty over rates and grid, over networks trained alike",
+            )
+        )
     return claims
 
 

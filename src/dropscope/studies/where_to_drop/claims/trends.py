@@ -1,6 +1,6 @@
-"""Claims about trends: the penalty by how much is dropped, in how many layers, and where in the layer.
+"""Claims about trends: the penalty by how much is dropped, in how many layers, how evenly, and where in the layer.
 
-Owns the claims about p_mean, n_layers and position.
+Owns the claims about p_mean, n_layers, skewness and kurtosis, and position.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dropscope.studies.where_to_drop.claims.verdicts import (
     by_test,
     enough,
     estimate_of,
+    moves,
     with_interval,
 )
 from dropscope.studies.where_to_drop.published import NO_IMPACT, published_for
@@ -101,6 +102,34 @@ def layer_count_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
     return claims
 
 
+def shape_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
+    """Figures 10 and 11: BALD's penalty moves with the skewness and the kurtosis of the rates over the layers."""
+    measure, score, claims = "bald", "rearrangement_penalty", []
+    for figure, quantity in ((10, "skewness"), (11, "kurtosis")):
+        line = find_line(effects, quantity, "slope", measure, score)
+        rank = find_line(effects, quantity, "rank correlation", measure, score)
+        if line is None or rank is None or math.isnan(line["value"]):
+            continue
+        values = study.of(measure)[quantity]
+        change, level = _times(estimate_of(line, "p"), float(values.max() - values.min())), _level(study, line)
+        claims.append(
+            Claim(
+                f"{quantity}-{measure}",
+                f"The {WORDS[score]} of {measure} moves with the {quantity} of the rates over the layers",
+                f"figure {figure}; no number, no test",
+                f"from the least {quantity} ({values.min():.3g}) to the greatest ({values.max():.3g}) "
+                f"{with_interval(change)}, of a mean of {level:.3g}; rank correlation over placements within a network "
+                f"{with_interval(rank)}",
+                moves(change, estimate_of(rank, "p"), MARGIN * level),
+                f"slope and rank correlation must agree, in either direction; {by_test(line)}",
+                estimand=f"change of the mean penalty over the range of {quantity}, by its slope, over networks; "
+                "placements of one layer have none and are left out",
+                margin=f"± {100 * MARGIN:.0f} % of the mean score",
+            )
+        )
+    return claims
+
+
 def _ends_apart(study: StudyRows, measure: str, score: str) -> Estimate:
     """Mean score at the largest p_mean of the grid minus that at the smallest, over networks."""
     part = study.of(measure)
@@ -114,8 +143,11 @@ def _ends_apart(study: StudyRows, measure: str, score: str) -> Estimate:
 
 def _from_one_to_all(study: StudyRows, line: pd.Series) -> Estimate:
     """A slope on n_layers as the change from one masked layer to all of them."""
-    e, steps = estimate_of(line), len(study.layers) - 1
-    return Estimate(steps * e.value, steps * e.low, steps * e.high, e.p, e.n, e.method)
+    return _times(estimate_of(line), len(study.layers) - 1)
+
+
+def _times(e: Estimate, factor: float) -> Estimate:
+    return Estimate(factor * e.value, factor * e.low, factor * e.high, e.p, e.n, e.method)
 
 
 def _level(study: StudyRows, line: pd.Series) -> float:

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pandas as pd
 
 from dropscope.analysis import Estimate, log_over_networks
-from dropscope.report import Verdict, decide, format_estimate
+from dropscope.report import Verdict, decide, decide_all, format_estimate
 
 FACTOR = 2.0  # a published number is met within this factor
 MARGIN = 0.1  # "no effect": less than this share of the mean score
@@ -49,6 +49,15 @@ def near(estimate: Estimate, published: float) -> Verdict:
     """Whether ours is the published number, within a factor of two."""
     estimate = enough(estimate)
     return decide(estimate, "same", bound=published, margin=(published - published / FACTOR, published * (FACTOR - 1)))
+
+
+def moves(change: Estimate, rank: Estimate, margin: float) -> Verdict:
+    """Whether a score moves with a quantity, in a direction that the paper does not give: the change from end to end
+    and the rank correlation must agree. A change within the margin is none."""
+    if decide(change, "same", margin=margin) == "supported":
+        return "equivalent"
+    either = (decide_all([change, rank], way) for way in ("above", "below"))
+    return "supported" if "supported" in either else "undecided"
 
 
 def with_interval(of: pd.Series | Estimate) -> str:
