@@ -152,10 +152,10 @@ def _unet(quick: bool) -> Iterator[Case]:
         return unet3d(4 if quick else 16), x, {}
 
     same: dict[str, Any] = {"batch_size": 8, "convolutions": True}
-    passes = 2 if quick else 20
+    passes = 2 if quick else 200
 
     def late(session: Session) -> list[str]:
-        return [f"{site}={rate}" for site in convolutions(session)[-4:-1] for rate in (0.2, 0.5)]
+        return [f"{site}={rate}" for site in convolutions(session)[-3:] for rate in (0.2, 0.5)]
 
     yield Case("3-D U-Net, late sites × 2 rates", build, late, passes, bar=4, **same)
     yield Case("3-D U-Net, all sites", build, lambda _: ["all.conv=0.1", "all.conv=0.3"], passes, bar=1, **same)

@@ -9,7 +9,8 @@ of the hand-written loop (`hand_loop.py`) ÷ ours, from one run, in turns, the b
 Ours is the engine that "auto" picks; its set-up (sites, audit, capture, check against the loop) is in a column of its
 own. "With set-up" adds it and the first run, kernels compiled. A long hand-written loop runs on some of its placements,
 and its time is scaled. "After 10 s" is computed: the ratio for so many passes that the hand-written loop takes 10 s.
-On a GPU the loop runs twice: as torch comes (TF32 in convolutions), and in true fp32, as ours does.
+On a GPU the loop runs twice: as torch comes (TF32 in convolutions), and in true fp32, as ours does unless
+`--precision tf32` is given.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,8 @@ def main() -> None:
     records: list[Record] = []
     began = time.monotonic()
     for case in claims(options) if options.claims else zoo_cases(options):
+        if options.precision and case.precision == "fp32":
+            case = replace(case, name=f"{case.name}, {options.precision}", precision=options.precision)
         if options.only and not any(text in case.name for text in options.only):
             continue
         if time.monotonic() - began > options.seconds:
@@ -243,6 +246,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--claims", action="store_true", help="the named claims instead of the zoo")
     parser.add_argument("--weights", type=Path, help="a state_dict of a CIFAR ResNet-20; random weights without it")
     parser.add_argument("--only", nargs="+", default=[], help="cases whose names contain one of these texts")
+    parser.add_argument("--precision", choices=["tf32", "bf16"], help="of ours, where a case does not name another")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further case after so many")
     parser.add_argument("--hand-seconds", type=float, help="about how long one hand-written loop runs, at most")
     parser.add_argument("--long", type=float, default=12, help="seconds of ours from which one round is enough")

@@ -62,6 +62,11 @@ def runs_kernels(device: torch.device) -> bool:
     return device.type == "cuda" and has_triton()
 
 
+def multiplies_in_parts(device: torch.device) -> bool:
+    """Whether an fp32 product is faster as three of TF32: so it was measured on Hopper, and on nothing else yet."""
+    return runs_kernels(device) and torch.cuda.get_device_capability(device)[0] == 9
+
+
 @functools.cache
 def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None

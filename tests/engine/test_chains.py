@@ -65,7 +65,7 @@ def test_a_rewritten_segment_gives_the_same(site: str, activation: Callable[[Ten
     name, _, options = site.partition(" ")
     plan = plan_of(zoo.seeded(lambda: Block(activation)), zoo.images(2), [f"{name}=.5 {options}"])
     part, rewritten = (segments.segment(plan, (0,), 0).module for _ in range(2))
-    chains.fuse(rewritten)
+    chains.fuse(rewritten, {})
     arguments = given(plan, (0,))
     (before,), (after,) = part(*arguments), rewritten(*arguments)
     torch.testing.assert_close(after, before, atol=1e-6, rtol=1e-6)
@@ -77,7 +77,7 @@ def test_a_rewritten_segment_gives_the_same(site: str, activation: Callable[[Ten
 def test_noise_norm_sum_and_activation_are_one_call() -> None:
     plan = plan_of(zoo.seeded(Block), zoo.images(2), ["conv2@output=.5"])
     module = segments.segment(plan, (0,), 0).module
-    chains.fuse(module)
+    chains.fuse(module, {})
     assert calls(module).count(chains.pointwise) == 1
     assert folding.spread not in calls(module)  # the plain branch is read where it lies
 
@@ -86,7 +86,7 @@ def test_narrow_convolutions_alone_have_a_kernel() -> None:
     for width, narrow in ((8, True), (40, False)):
         plan = plan_of(zoo.seeded(lambda width=width: Block(width=width)), zoo.images(2), ["conv1@output=.5"])
         module = segments.segment(plan, (0,), 0).module
-        chains.fuse(module)
+        chains.fuse(module, {})
         assert (narrow_convolution in calls(module)) == narrow
 
 
@@ -98,7 +98,22 @@ def test_a_value_that_is_read_twice_ends_its_chain() -> None:
 
     plan = plan_of(zoo.seeded(Twice), zoo.images(2), ["conv1@output=.5"])
     part, rewritten = (segments.segment(plan, (0,), 0).module for _ in range(2))
-    chains.fuse(rewritten)
+    chains.fuse(rewritten, {})
     arguments = given(plan, (0,))
     torch.testing.assert_close(rewritten(*arguments)[0], part(*arguments)[0], atol=1e-6, rtol=1e-6)
     assert torch.ops.aten.relu.default in calls(rewritten)
+
+
+def test_wide_linear_layers_have_a_product_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chains, "multiplies_in_parts", lambda device: True)
+    net = zoo.seeded(lambda: nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 96), nn.Linear(96, 3)))
+    plan = plan_of(net, torch.randn(2, 6), ["0@output=.5", "1@output=.5"])
+    splits: dict[int, Tensor] = {}
+    for number in range(2):
+        module = segments.segment(plan, (number,), 0).module
+        chains.fuse(module, splits)
+        assert calls(module).count(chains.wide_linear) == 1  # the last layer is too narrow
+    assert len(splits) == 1  # both segments read one copy
+    (split,) = splits.values()
+    torch.testing.assert_close(split.double().sum(0), net[2].weight.double(), atol=1e-8, rtol=2**-22)
+    assert not (split.view(torch.int32) & 0x1FFF).any()  # as a tensor core takes them

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds")
 
-from dropscope.engine import kernels  # only where Triton is
+from dropscope.engine import kernels, products  # only where Triton is
+from dropscope.engine.chains import halves
 from dropscope.engine.segments import disturb_rows
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -128,3 +129,16 @@ def test_the_narrow_convolution_equals_torchs(channels: int, outputs: int, biase
     wanted = F.conv2d(x.double(), weight.double(), None if bias is None else bias.double(), 1, 1)
     taps = weight.permute(2, 3, 0, 1).reshape(9, outputs, channels).contiguous()
     torch.testing.assert_close(kernels.narrow_convolution(x, taps, bias), wanted.float(), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("shape", "outputs", "biased"), [((1040, 64), 70, True), ((9, 130, 96), 200, False)])
+def test_a_product_in_parts_is_as_exact_as_fp32(shape: tuple[int, ...], outputs: int, biased: bool) -> None:
+    x = torch.randn(*shape, device=DEVICE)
+    weight = torch.randn(outputs, shape[-1], device=DEVICE)
+    bias = torch.randn(outputs, device=DEVICE) if biased else None
+    wanted = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    torch.testing.assert_close(products.linear(x, halves(weight), bias).double(), wanted, atol=3e-5, rtol=1e-6)
+
+
+def test_a_product_in_parts_leaves_few_rows_to_torch() -> None:
+    assert products.linear(torch.randn(5, 64, device=DEVICE), torch.randn(2, 64, 64, device=DEVICE), None) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
@@ -176,13 +177,38 @@ def test_passes_are_whole_numbers_from_one() -> None:
             check_passes(wrong)
 
 
+def settings() -> tuple[bool, bool, bool]:
+    cudnn = torch.backends.cudnn
+    return cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32, cudnn.deterministic
+
+
 def test_a_sealed_block_restores_what_it_found() -> None:
-    kept = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    kept = settings()
     with sealed():
-        assert not torch.backends.cudnn.allow_tf32
-    with pytest.raises(RuntimeError, match="inside"), sealed():
+        assert settings() == (False, False, False)
+    with sealed(tf32=True, repeatable=True):
+        assert settings() == (True, True, True)
+    with pytest.raises(RuntimeError, match="inside"), sealed(tf32=True):
         raise RuntimeError("inside")
-    assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == kept
+    assert settings() == kept
+
+
+@pytest.mark.parametrize("engine", ["loop", "shared"])
+def test_passes_run_in_tf32_where_it_is_asked_for(engine: str) -> None:
+    seen: list[bool] = []
+
+    def outputs(logits: Tensor) -> Tensor:
+        seen.append(torch.backends.cuda.matmul.allow_tf32)
+        return logits.softmax(1)
+
+    given: dict[str, Any] = {"passes": 2, "outputs": outputs, "engine": engine}
+    run = ds.sweep(net(), ["fc1=.5"], (zoo.vectors(), LABELS), **given, precision="tf32")
+    assert seen[-1]
+    assert run.spec["precision"] == "tf32"
+    seen.clear()
+    single = ds.sweep(net(), ["fc1=.5"], (zoo.vectors(), LABELS), **given)
+    assert not any(seen)
+    pd.testing.assert_frame_equal(run.rows, single.rows)  # a CPU has no TF32
 
 
 def test_the_bad_engine_is_found_without_noise_too() -> None:

@@ -259,7 +259,7 @@ GOOD: dict[str, tuple[str, ...]] = {
     "--preset": ("smoke",),
     "--task": ("cifar10", "mammography"),
     "--network": ("cnn", "vit", "efficientnet"),
-    "--precision": ("auto", "fp32", "bf16", "fp16"),
+    "--precision": ("auto", "fp32", "tf32", "bf16", "fp16"),
     "--train": ("once", "per_configuration", "none"),
     "--long-texts": ("skip", "cut"),
     "--dropout": ("training", "inference"),

@@ -21,6 +21,7 @@ from dropscope.cli.options import (
     ModelName,
     Outputs,
     Passes,
+    Precision,
     Seed,
     takes_records,
     words,
@@ -46,6 +47,7 @@ def run_try(
     outputs: Outputs = "logits",
     out: Annotated[str, typer.Option(help="Folder for rows, tables and the picture.")] = "dropscope-try",
     device: Device = None,
+    precision: Precision = "fp32",
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -56,7 +58,8 @@ def run_try(
 
     loaded, data = load_both(model, source)
     options: dict[str, Any] = {
-        "budget": budget, "passes": passes, "seed": seed, "outputs": outputs, "device": device
+        "budget": budget, "passes": passes, "seed": seed, "outputs": outputs, "device": device,
+        "precision": precision,
     }  # fmt: skip
     if dry_run:
         plan = plan_trial(loaded.module, data, **options)
@@ -92,6 +95,7 @@ def run_uncertainty(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
     show: Annotated[int, typer.Option(help="Rows to print.")] = 10,
     device: Device = None,
+    precision: Precision = "fp32",
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -109,7 +113,7 @@ def run_uncertainty(
     check_choice(by, "sort", columns)
     loaded, data = load_both(model, source)
     used = asked or _usual_placement(loaded, data)
-    options: dict[str, Any] = {"seed": seed, "outputs": outputs, "device": device}
+    options: dict[str, Any] = {"seed": seed, "outputs": outputs, "device": device, "precision": precision}
     if dry_run:
         _print_plan({"placement": str(used), "passes": passes, "measures": columns, "would_write": out}, as_json)
         return

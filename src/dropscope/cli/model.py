@@ -24,6 +24,7 @@ from dropscope.cli.options import (
     Outputs,
     Passes,
     PlacementText,
+    Precision,
     RunFolder,
     Seed,
     takes_records,
@@ -114,6 +115,7 @@ def sweep(
     outputs: Outputs = "logits",
     out: RunFolder = None,
     device: Device = None,
+    precision: Precision = "fp32",
     memory: Memory = "auto",
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -126,7 +128,8 @@ def sweep(
 
     loaded, dataset = load_both(model, source)
     options: dict[str, Any] = {
-        "seed": seed, "label": label, "outputs": outputs, "device": device, "memory": memory, "out": out
+        "seed": seed, "label": label, "outputs": outputs, "device": device, "memory": memory, "out": out,
+        "precision": precision,
     }  # fmt: skip
     if dry_run:
         with asked.explained():

@@ -85,6 +85,11 @@ _Objective = Literal[
 ]  # fmt: skip
 Objective = Annotated[_Objective, typer.Option(**in_words("Score that chooses the best rows.", _Objective))]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda. Default: the device of the model.")]
+_Precision = Literal["fp32", "tf32", "bf16"]
+Precision = Annotated[
+    _Precision,
+    typer.Option(**in_words("Of passes; tf32 and bf16 are faster on a GPU, and less exact.", _Precision)),
+]
 Memory = Annotated[str, typer.Option(help="Memory budget, such as 4GiB.")]
 RunFolder = Annotated[str | None, typer.Option(help="Folder of the run. An interrupted run resumes from it.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan, without running it.")]

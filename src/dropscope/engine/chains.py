@@ -1,7 +1,8 @@
 """Pointwise work of a segment in one trip through memory: noise, BatchNorm, a sum and an activation.
 
 Owns the recognition of such chains in a segment's graph, and what each stands for, written out. On a GPU the chain is
-one kernel (`kernels.pointwise`); narrow 3×3 convolutions have one too, because cuDNN is slow at them in fp32.
+one kernel (`kernels.pointwise`); narrow 3×3 convolutions and wide linear layers have one too, because cuDNN and
+cuBLAS are slow at them in fp32.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from dropscope.device import runs_kernels
+from dropscope.device import multiplies_in_parts, runs_kernels
 from dropscope.engine.folding import disturb_rows, spread
 
 _aten = torch.ops.aten
@@ -25,6 +26,7 @@ _BATCH_NORMS: dict[Any, int] = {_INFERENCE_NORM: 6, _aten.batch_norm.default: 7,
 _TRAINING: dict[Any, int] = {_aten.batch_norm.default: 5, _aten.cudnn_batch_norm.default: 5}
 _ACTIVATIONS: dict[Any, str] = {_aten.relu.default: "relu", _aten.silu.default: "silu"}
 _WRITTEN_OUT: dict[str, Callable[[Tensor], Tensor]] = {"": lambda x: x, "relu": torch.relu, "silu": F.silu}
+WIDE = 64  # units in and out from which our product is faster than cuBLAS's in fp32
 NARROW = 32  # channels in and out up to which our convolution is faster than cuDNN's (benchmarks/README.md)
 
 
@@ -65,6 +67,29 @@ def narrow_convolution(value: Tensor, weight: Tensor, bias: Any, taps: Tensor) -
     return F.conv2d(value, weight, bias, 1, 1)
 
 
+def wide_linear(value: Tensor, weight: Tensor, bias: Any, split: Tensor) -> Tensor:
+    """A linear layer; `split` holds the `halves` of its weight, for the kernel."""
+    if runs_kernels(value.device) and not torch.backends.cuda.matmul.allow_tf32:
+        from dropscope.engine import products
+
+        found = products.linear(value, split, bias)
+        if found is not None:
+            return found
+    return F.linear(value, weight, bias)
+
+
+def halves(weight: Tensor) -> Tensor:
+    """`[2, outputs, units]`: the weight rounded to 11 bits, and what that leaves, rounded likewise."""
+    high = _rounded(weight.detach().contiguous())
+    return torch.stack([high, _rounded(weight.detach() - high)])
+
+
+def _rounded(x: Tensor) -> Tensor:
+    """To the nearest number of 11 significant bits, ties to even."""
+    bits = x.view(torch.int32)
+    return ((bits + 0xFFF + ((bits >> 13) & 1)) & -8192).view(torch.float32)
+
+
 @dataclass(eq=False)
 class _Chain:
     """Nodes that one call replaces, in order."""
@@ -78,8 +103,13 @@ class _Chain:
     activation: str = ""
 
 
-def fuse(module: nn.Module) -> None:
-    """Rewrites the graph of a segment: every chain, and every narrow convolution, becomes one call."""
+def fuse(module: nn.Module, splits: dict[int, Tensor]) -> None:
+    """Rewrites the graph of a segment: every chain, narrow convolution and wide linear layer becomes one call.
+
+    Args:
+        module: The segment.
+        splits: Weights of linear layers as the kernel takes them, by address, for all segments of a plan.
+    """
     assert isinstance(module, fx.GraphModule)
     graph, taken = module.graph, set[fx.Node]()
     for node in list(graph.nodes):
@@ -96,6 +126,8 @@ def fuse(module: nn.Module) -> None:
             with graph.inserting_before(node):
                 kept = _constant(module, taps)
             node.target, node.args = narrow_convolution, (*(*node.args, None)[:3], kept)
+        elif _is_wide(node):
+            _split(module, node, splits)
     graph.eliminate_dead_code()
     graph.lint()
     module.recompile()
@@ -204,6 +236,31 @@ def _is_narrow(node: fx.Node) -> bool:
         and max(weight.shape[:2]) <= NARROW
         and weight.dtype == torch.float32
     )
+
+
+def _is_wide(node: fx.Node) -> bool:
+    if node.target is not _aten.linear.default or node.kwargs:
+        return False
+    weight = _tensor(node.args[1])
+    return (
+        weight is not None
+        and multiplies_in_parts(weight.device)
+        and weight.dtype == torch.float32
+        and weight.shape[0] >= WIDE
+        and weight.shape[1] >= WIDE
+        and weight.shape[1] % 32 == 0
+    )
+
+
+def _split(module: fx.GraphModule, node: fx.Node, splits: dict[int, Tensor]) -> None:
+    weight = _tensor(node.args[1])
+    assert weight is not None
+    address = weight.data_ptr()
+    if address not in splits:
+        splits[address] = halves(weight)
+    with module.graph.inserting_before(node):
+        kept = _constant(module, splits[address])
+    node.target, node.args = wide_linear, (*(*node.args, None)[:3], kept)
 
 
 def _tensor(node: Any) -> Tensor | None:

@@ -127,7 +127,7 @@ def _if_alike(session: Session, folded: LoopEngine) -> LoopEngine | None:
     except (RuntimeError, TypeError, ValueError, LookupError) as error:
         log.debug("passes run one by one: in one forward, %s", first_line(error))
         return None
-    if apart <= (_FOLDED_HALF if session.half else _FOLDED):
+    if apart <= (_FOLDED if session.precision == "fp32" else _FOLDED_HALF):
         return folded
     log.warning("passes run one by one: in one forward they differ by %.1e", apart)
     return None

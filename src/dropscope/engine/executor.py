@@ -102,6 +102,7 @@ class Executor:
         self._seed, self._per_pass = seed, per_pass
         self._trunk = segments.trunk(plan)
         self._segments: dict[tuple[tuple[int, ...], int], Segment] = {}
+        self._splits: dict[int, Tensor] = {}  # weights as a kernel takes them, for all segments
         self._conditions: Segment | None = None
         self._compiled = False
         self._middles: dict[tuple[tuple[int, ...], int], fusion.Middle | None] = {}
@@ -117,7 +118,7 @@ class Executor:
             if self._compiled:
                 made = replace(made, module=Compiled(made.module))
             elif self.kernels:
-                chains.fuse(made.module)
+                chains.fuse(made.module, self._splits)
             self._segments[steps, level] = made
         return self._segments[steps, level]
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from dropscope.data import Batch
 from dropscope.device import free_bytes
 from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, check_finite, quiet
-from dropscope.engine.session import Session, sealed
+from dropscope.engine.session import Session
 from dropscope.engine.summary import Finish, PlanSummary, no_finish, summarise_loop
 from dropscope.engine.timing import PassTiming, expected_loop, timed
 from dropscope.errors import DropscopeError, first_line
@@ -88,7 +88,7 @@ class LoopEngine:
 
     def run(self, unit: WorkUnit, needs: Collection[str], tick: Tick = quiet) -> Iterator[StatisticsBlock]:
         for batch in self.session.data.batches:
-            with torch.no_grad(), sealed():
+            with torch.no_grad(), self.session.sealed():
                 plain = self.session.plain(batch)
                 chunks = []
                 for number in unit.numbers:
@@ -108,7 +108,7 @@ class LoopEngine:
         on_device, first = self._on_device(batch), passes.start
         at_once = self._passes_at_once(batch, self.placements[number])
         while first < passes.stop:
-            with torch.no_grad(), sealed():
+            with torch.no_grad(), self.session.sealed():
                 p, at_once = self._block(number, on_device, range(first, passes.stop), at_once, tick)
             yield PassBlock(slice(0, batch.n), first, p)
             first += len(p)

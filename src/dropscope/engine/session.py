@@ -50,7 +50,7 @@ from dropscope.model import (
 from dropscope.placement import Placement, as_placement
 from dropscope.tracing import Taps
 
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "tf32", "bf16")
 _BLOCKS = itertools.count(1)
 
 _SHAPES = 8  # of batches that the model is tried on before the passes
@@ -71,7 +71,7 @@ class Session:
     classes: int
     dense: bool  # a prediction per voxel, pixel or label, not per example
     ignore_label: int | None = None  # marks what has no label
-    precision: str = "fp32"  # or "bf16"
+    precision: str = "fp32"  # one of PRECISIONS
     class_names: tuple[str, ...] | None = None  # in the order of the outputs
 
     @property
@@ -99,6 +99,10 @@ class Session:
     ) -> AbstractContextManager[Noise]:
         return disturbed(self.running, resolved, self.site_map, self.seed, self.masks, may_wait=may_wait, taps=taps)
 
+    def sealed(self) -> AbstractContextManager[None]:
+        """`sealed`, in which products are as the precision says."""
+        return sealed(tf32=self.precision == "tf32")
+
     def plain(self, batch: Batch) -> Tensor:
         with self.disturbed({}):
             return self.forward(batch.call)
@@ -108,12 +112,12 @@ class Session:
 
     def audit(self, resolved: ResolvedPlacement, placement: Placement | str) -> Audit:
         """Raises `AuditFailed` where the placement does not take effect on the first examples."""
-        with sealed():
+        with sealed(repeatable=True):
             return audit_resolved(self._audited(), resolved, as_placement(placement)).raise_if_failed()
 
     def audit_all(self, resolved: Sequence[ResolvedPlacement], placements: Sequence[Placement]) -> None:
         """As `audit`, for every point of many placements once."""
-        with sealed():
+        with sealed(repeatable=True):
             audit_union(self._audited(), resolved, placements)
 
     def _audited(self) -> Audited:
@@ -121,7 +125,7 @@ class Session:
         return Audited(model, self.site_map, self.data.batches[0].call.to(self.device), self.seed)
 
     def in_fp32(self) -> Session:
-        return replace(self, precision="fp32", shadows=Shadows(self.model)) if self.half else self
+        return replace(self, precision="fp32", shadows=Shadows(self.model) if self.half else self.shadows)
 
     def with_data(self, data: Data) -> Session:
         return replace(self, data=data)
@@ -176,7 +180,8 @@ def open_session(
         groups: One per example (patient, volume), or a field of dicts. Intervals resample groups, not examples.
         batch_size: Examples per batch, for data that is not in batches yet.
         device: Where to run; where the model is, if None.
-        precision: "fp32", or "bf16" for a copy of the model in half precision.
+        precision: "fp32"; "tf32", which rounds what enters convolutions and products to 11 bits on a GPU, as torch's
+            own convolutions do by default; or "bf16" for a copy of the model in half precision.
         keys: For dicts: the names of input and label, such as ("image", "label").
         ignore_label: The label of what counts nowhere, in dense labels.
         tokenizer: For texts: the tokenizer of the model, or the name of its checkpoint.
@@ -237,7 +242,7 @@ def open_session(
 
 def _examined(model: nn.Module, call: Call, outputs: Outputs, labels: Sequence[Tensor]) -> tuple[SiteMap, Tensor]:
     """The sites, and the probabilities of a plain forward."""
-    with accepted(call), torch.no_grad(), sealed(), state_kept(model):
+    with accepted(call), torch.no_grad(), sealed(repeatable=True), state_kept(model):
         site_map = examine(model, call)
         with disturbed(model, {}, site_map):
             return site_map, probabilities(call.run(model), outputs, labels=labels)
@@ -253,11 +258,13 @@ def _other_shapes(data: Data) -> Iterator[Call]:
 
 
 @contextmanager
-def sealed() -> Iterator[None]:
+def sealed(*, tf32: bool = False, repeatable: bool = False) -> Iterator[None]:
     """A block in which passes depend on no setting of the process, and after which the process is as it was.
 
-    Convolutions and products are true fp32: cuDNN takes TF32 by default, which moves scores. The setting is the whole
-    process's, so one thread at a time is in such a block. What a model draws there from global random state, which has
+    Convolutions and products are true fp32 unless asked otherwise: cuDNN takes TF32 by default, which moves scores.
+    Where the bits of two forwards are compared, it takes no algorithm that sums in changing order; the others are up to
+    three times as fast for a transposed convolution. These settings are the whole process's, so one thread at a time
+    is in such a block. What a model draws there from global random state, which has
     no effect on a model that passes its audit, leaves that state as it was; every block draws something else, so that
     a model that is random by itself is seen to be.
     """
@@ -268,9 +275,11 @@ def sealed() -> Iterator[None]:
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed)
-        kept = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        cudnn, products = torch.backends.cudnn, torch.backends.cuda.matmul
+        kept = cudnn.allow_tf32, products.allow_tf32, cudnn.deterministic, cudnn.benchmark
+        cudnn.allow_tf32 = products.allow_tf32 = tf32
+        cudnn.deterministic, cudnn.benchmark = repeatable, False
         try:
             yield
         finally:
-            torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = kept
+            cudnn.allow_tf32, products.allow_tf32, cudnn.deterministic, cudnn.benchmark = kept

@@ -20,7 +20,7 @@ from dropscope.engine.cost import block_sizes, multiply_adds
 from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, quiet
 from dropscope.engine.executor import Chunk, Executor, Work, statistics_of
 from dropscope.engine.graph import Captured, CaptureFailed, capture
-from dropscope.engine.session import Session, sealed
+from dropscope.engine.session import Session
 from dropscope.engine.summary import Finish, PlanSummary, no_finish, summarise_shared, work_of
 from dropscope.engine.timing import expected_shared
 from dropscope.engine.tree import cut, grow, leading_to, pick, pieces
@@ -262,12 +262,12 @@ class SharedEngine:
         subtree = None if leaf < 0 else leading_to(forest.plan, leaf)
         for begin in range(0, batch.n, blocks.examples):
             examples = _on_device(_examples(batch, begin, begin + blocks.examples), self.session.device)
-            with torch.no_grad(), sealed():
+            with torch.no_grad(), self.session.sealed():
                 plain, reads = forest.executor.plain(examples.call)
             rows = slice(begin, begin + examples.n)
             for first in range(passes.start, passes.stop, blocks.passes):
                 numbers = range(first, min(first + blocks.passes, passes.stop))
-                with torch.no_grad(), sealed():
+                with torch.no_grad(), self.session.sealed():
                     if subtree is None:  # the plain placement: every pass is the plain pass
                         p = plain.expand(len(numbers), *plain.shape)
                     else:
@@ -285,7 +285,7 @@ class SharedEngine:
         self, unit: WorkUnit, forest: Forest, batch: Batch, needs: Collection[str], tick: Tick
     ) -> StatisticsBlock:
         work = Work(self.passes, needs, forest.blocks, tick)
-        with torch.no_grad(), sealed():
+        with torch.no_grad(), self.session.sealed():
             plain, chunks = statistics_of(forest.executor, unit.subtrees, _on_device(batch, self.session.device), work)
             if not unit.subtrees:  # the plain placement: every pass is the plain pass
                 kept = PassStatistics(needs, plain.movedim(1, -1))

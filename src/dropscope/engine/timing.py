@@ -17,7 +17,6 @@ import torch
 
 from dropscope.engine.cost import Workload
 from dropscope.engine.executor import Work, pass_statistics
-from dropscope.engine.session import sealed
 from dropscope.engine.summary import Expected, Finish
 from dropscope.engine.tree import Subtree, cut, pieces
 from dropscope.statistics import PassStatistics
@@ -74,7 +73,7 @@ def expected_shared(shared: SharedEngine, needs: Collection[str], finish: Finish
     rates: dict[tuple[int, tuple[int, ...]], float] = {}  # seconds per unit of work, for one example and pass
     finishing = 0.0  # seconds per placement and example
     started = time.monotonic()
-    with torch.no_grad(), sealed():
+    with torch.no_grad(), shared.session.sealed():
         for number in range(len(forests)):
             trunk[number] = _time_plain(shared, forests[number])
         for key in sorted(groups, key=work.__getitem__, reverse=True):
@@ -153,7 +152,7 @@ def expected_loop(loop: LoopEngine, needs: Collection[str], finish: Finish) -> E
     pairs = [(number, batch) for number in numbers for batch in _spread(batches, 3)]
     rates, plain, finishing = [], [], []
     started = time.monotonic()
-    with torch.no_grad(), sealed():
+    with torch.no_grad(), session.sealed():
         loop.time_passes(numbers[-1], batches[0].take(range(1)), needs)  # warms up
         for done, (number, batch) in enumerate(pairs):
             budget = (_SECONDS - (time.monotonic() - started)) / (len(pairs) - done)

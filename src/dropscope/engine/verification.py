@@ -109,7 +109,7 @@ def check_passes(
 ) -> None:
     """Two examples × two passes of some placements, every site among them, must equal the plain loop."""
     few, executor = batch.first_two(), forest.executor
-    loop = LoopEngine(session, placements, 2, traced=True)
+    loop = LoopEngine(session.in_fp32(), placements, 2, traced=True)
     worst, where = 0.0, "without noise"
     keys, blocks = few.keys.to(session.device), Blocks(few.n, 2, (1,) * len(forest.plan.steps))
     with torch.no_grad(), sealed():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from dropscope.analysis import REPLICATES, resamples
-from dropscope.engine import sealed, timed
+from dropscope.engine import timed
 from dropscope.measures import PLAIN_TABLE
 from dropscope.runs.finalists import ranking_replicates
 from dropscope.runs.rows import RowMaker, score_all
@@ -55,7 +55,7 @@ def expected_rest(maker: RowMaker, keep: int | None) -> Rest:
     once = timed(lambda: ranking_replicates(rankings, made_up[0, 0], right[0], drawn), device, 2)
     bootstrapping = once * REPLICATES / len(drawn)
     few = maker.session.data.batches[0].take(range(min(16, maker.session.data.batches[0].n)))
-    with torch.no_grad(), sealed():
+    with torch.no_grad(), maker.session.sealed():
         plain = timed(lambda: maker.session.plain(few), device, 2) / few.n
     return Rest(
         scoring * placements,

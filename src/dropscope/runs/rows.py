@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dropscope import measures, scores
-from dropscope.engine import Engine, Session, Tick, WorkUnit, quiet, sealed
+from dropscope.engine import Engine, Session, Tick, WorkUnit, quiet
 from dropscope.measures import Measure
 from dropscope.placement import Placement
 from dropscope.progress import track
@@ -224,7 +224,7 @@ class RowMaker:
 
     def plain(self) -> Tensor:
         """Probabilities of one plain pass, in the order of the data."""
-        with torch.no_grad(), sealed():
+        with torch.no_grad(), self.session.sealed():
             return torch.cat([self.session.plain(batch) for batch in self.session.data.batches])
 
     def baseline(self, plain: Tensor) -> pd.DataFrame:

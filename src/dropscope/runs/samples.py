@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dropscope.engine import Engine, PassBlock, StatisticsBlock, Tick, check_finite, quiet, sealed
+from dropscope.engine import Engine, PassBlock, StatisticsBlock, Tick, check_finite, quiet
 from dropscope.errors import BadInput, Phrase
 from dropscope.measures import Measure
 from dropscope.statistics import PassStatistics
@@ -42,7 +42,7 @@ def measured_on_passes(
 ) -> Iterator[tuple[StatisticsBlock, dict[str, Tensor]]]:
     """One placement, block of examples by block, with each measure `[n, …]`; both kinds of measure from one run."""
     for batch in engine.session.data.batches:
-        with torch.no_grad(), sealed():
+        with torch.no_grad(), engine.session.sealed():
             plain = engine.session.plain(batch)
         at_once = check_memory(rows, engine.passes, plain[0].numel(), memory)
         for begin in range(0, batch.n, at_once):
