@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from dropscope.report import figures
-from dropscope.report.figures import accuracy_curves
-from dropscope.report.writing import new_figure
+from dropscope.report.figures import accuracy_curves, evidence, set_log_scale
+from dropscope.report.writing import new_figure, write_figure
 from support.errors import refused
 
 
@@ -61,3 +61,31 @@ def test_each_distinct_accuracy_has_its_own_line(
     drawn = made[0].axes[0].get_lines()
     assert len(drawn) == len(outcomes) + lines
     assert len(made[0].axes[0].get_legend().get_texts()) == len(outcomes) + 1
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.012, 0.018), (0.012, 0.06), (0.03, 0.3), (2e-7, 0.5), (0.011, 0.0112)])
+def test_a_logarithmic_axis_shows_numbers_however_little_it_spans(low: float, high: float) -> None:
+    axes = new_figure().add_subplot()
+    set_log_scale(axes, low, high)
+    axes.figure.canvas.draw()
+    shown = [
+        label.get_text()
+        for label, place in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)
+        if low <= place <= high and label.get_text()
+    ]
+    assert len(shown) >= 2
+    assert len(set(shown)) == len(shown)
+
+
+def test_the_evidence_of_a_figure_is_below_everything_else(tmp_path: Path) -> None:
+    figure = new_figure(4, 3)
+    figure.add_subplot().plot([0, 1], label="a line")
+    figure.legend(loc="outside lower center")
+    corner = evidence(images=9, passes=1, networks=2, models=None)
+    assert corner == "n = 9 images, 1 pass, 2 networks"
+    write_figure(tmp_path, "x", figure, corner)
+    (text,) = (text for text in figure.texts if text.get_text() == corner)
+    renderer = figure.canvas.get_renderer()
+    top = text.get_window_extent(renderer).y1
+    assert top <= figure.legends[0].get_window_extent(renderer).y0
+    assert top <= figure.axes[0].get_tightbbox(renderer).y0

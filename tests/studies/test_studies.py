@@ -11,10 +11,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from dropscope.errors import BadInput
 from dropscope.report.claims import Claim
+from dropscope.report.figures import evidence
 from dropscope.report.writing import claim_folder, latex, new_figure, write_figure, write_summary, write_table
 from dropscope.studies.training import History, Recipe, fit, load_weights, save_weights, trained_once
 from support.broken_checkpoints import BROKEN
@@ -43,8 +45,9 @@ def test_a_table_comes_in_three_forms_and_a_figure_in_two(tmp_path: Path) -> Non
     assert "a\\_b & 0.1235" in tex.read_text()
     figure = new_figure()
     figure.add_subplot().plot([0, 1])
-    png, pdf = write_figure(tmp_path, "one", figure)
-    assert png.read_bytes()[1:4] == b"PNG"
+    png, pdf = write_figure(tmp_path, "one", figure, evidence(images=9, passes=5, networks=1))
+    with Image.open(png) as picture:
+        assert picture.mode in ("RGB", "RGBA")
     assert pdf.read_bytes()[:4] == b"%PDF"
 
 

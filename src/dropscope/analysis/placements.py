@@ -53,11 +53,12 @@ def with_quantities(rows: pd.DataFrame, layers: Sequence[str]) -> pd.DataFrame:
 def marginal_means(rows: pd.DataFrame, by: str | Sequence[str], score: str) -> pd.DataFrame:
     """Mean and std of a score over placements, for every measure and value of `by`.
 
-    Columns: `measure` (where rows have it), `by`, `mean`, `low`, `high`, `std`, `between`, `placements`, `networks`.
-    With a column `network`, mean is the mean over networks of each one's mean, low and high its 95 % t interval over
-    networks, std the root mean square of each one's std over its placements, and between the std (ddof 1) of the
-    networks' means; interval and between are NaN for one network. std has ddof 0: a grid is all there is, not a
-    sample; it describes and is no interval. Rows without a value of `by` or of the score are left out.
+    Columns: `measure` (where rows have it), `by`, `mean`, `low`, `high`, `std`, `q05`, `q95`, `between`, `placements`,
+    `networks`. With a column `network`, mean is the mean over networks of each one's mean, low and high its 95 % t
+    interval over networks, std the root mean square of each one's std over its placements, q05 and q95 the means of
+    each one's 5th and 95th percentile, and between the std (ddof 1) of the networks' means; interval and between are
+    NaN for one network. std has ddof 0: a grid is all there is, not a sample; it describes and is no interval. Rows
+    without a value of `by` or of the score are left out.
 
     >>> rows = pd.DataFrame({"n_layers": [1, 1, 2], "aurc": [0.1, 0.3, 0.5]})
     >>> marginal_means(rows, "n_layers", "aurc")[["n_layers", "mean", "std", "placements"]].round(3).values.tolist()
@@ -71,6 +72,7 @@ def marginal_means(rows: pd.DataFrame, by: str | Sequence[str], score: str) -> p
     known = rows.dropna(subset=[*keys, score])
     within = known.assign(network=known.get("network", "")).groupby([*keys, "network"], observed=True)[score]
     each = pd.DataFrame({"mean": within.mean(), "variance": within.var(ddof=0), "size": within.size()})
+    each = each.assign(q05=within.quantile(0.05), q95=within.quantile(0.95))
     groups = each.groupby(level=keys, observed=True)
     mean, between, networks = groups["mean"].mean(), groups["mean"].std(), groups.size()
     half = stats.t.ppf(0.975, (networks - 1).where(networks > 1)) * between / np.sqrt(networks)
@@ -80,6 +82,8 @@ def marginal_means(rows: pd.DataFrame, by: str | Sequence[str], score: str) -> p
             "low": mean - half,
             "high": mean + half,
             "std": np.sqrt(groups["variance"].mean()),
+            "q05": groups["q05"].mean(),
+            "q95": groups["q95"].mean(),
             "between": between,
             "placements": groups["size"].max(),
             "networks": networks,

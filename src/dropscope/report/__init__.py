@@ -12,8 +12,9 @@ from dropscope.report.claims import (
     decide_all,
     format_estimate,
 )
-from dropscope.report.figures import accuracy_curves
+from dropscope.report.figures import accuracy_curves, evidence, set_log_scale, share_legend
 from dropscope.report.writing import (
+    SPEC,
     claim_folder,
     markdown,
     new_figure,
@@ -25,6 +26,7 @@ from dropscope.report.writing import (
 
 __all__ = [
     "ALPHA",
+    "SPEC",
     "Claim",
     "Direction",
     "Verdict",
@@ -35,9 +37,12 @@ __all__ = [
     "claims_table",
     "decide",
     "decide_all",
+    "evidence",
     "format_estimate",
     "markdown",
     "new_figure",
+    "set_log_scale",
+    "share_legend",
     "write_figure",
     "write_summary",
     "write_table",

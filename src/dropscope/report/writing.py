@@ -19,13 +19,15 @@ from matplotlib.figure import Figure
 from dropscope.atomic import atomic_write, read_json, same_spec
 from dropscope.report.claims import Claim, Verdict, claims_table
 
+SPEC = "study.json"  # what a folder's study is of
+
 
 def write_text(path: Path, text: str) -> Path:
     """Writes a text file atomically."""
     return atomic_write(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
-def claim_folder(folder: Path, spec: Mapping[str, Any], name: str = "study.json") -> None:
+def claim_folder(folder: Path, spec: Mapping[str, Any], name: str = SPEC) -> None:
     """Makes a folder that of one study: its specification is written at the first start and must agree later.
 
     Raises:
@@ -55,12 +57,19 @@ def new_figure(width: float = 6.4, height: float = 4.2) -> Figure:
     return figure
 
 
-def write_figure(folder: Path, name: str, figure: Figure) -> list[Path]:
-    """`figures/NAME.png` and `.pdf`."""
+def write_figure(folder: Path, name: str, figure: Figure, corner: str) -> list[Path]:
+    """`figures/NAME.png` and `.pdf`, with the evidence in the lower right corner: see `figures.evidence`."""
     at = folder / "figures" / name
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for legend in figure.legends:  # stays where the layout put it when the page grows
+        legend.set_bbox_to_anchor((0, 0, 1, 1), transform=figure.transFigure)
+    # Below everything else, so that nothing lies on it; the page grows with it.
+    figure.text(0.995, -0.01, corner, ha="right", va="top", fontsize=7.5, color="0.35")
+    page: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": 0.06}
     return [
-        atomic_write(at.with_suffix(".png"), lambda part: figure.savefig(part, dpi=150)),
-        atomic_write(at.with_suffix(".pdf"), lambda part: figure.savefig(part)),
+        atomic_write(at.with_suffix(".png"), lambda part: figure.savefig(part, dpi=150, **page)),
+        atomic_write(at.with_suffix(".pdf"), lambda part: figure.savefig(part, **page)),
     ]
 
 

@@ -21,7 +21,7 @@ from dropscope.report.claims import Claim
 from dropscope.studies.where_to_drop import tables
 from dropscope.studies.where_to_drop.claims import judge
 from dropscope.studies.where_to_drop.curves import batch_scores, curve_pair, paired_bootstrap, table_three
-from dropscope.studies.where_to_drop.figures import FIGURES, write_figures
+from dropscope.studies.where_to_drop.figures import FIGURES, figure_8, write_figures
 from dropscope.studies.where_to_drop.report import write_tables_and_figures
 from dropscope.studies.where_to_drop.rows import NetworkResult, join_results
 from dropscope.studies.where_to_drop.tasks import Task
@@ -472,3 +472,29 @@ def test_rows_of_other_measures_draw_what_they_can(tmp_path: Path, three: list[N
     missing = write_figures(tmp_path, [join_results(task_of(), [few])])
     assert "no rows of predictive_entropy" in missing["figure-8-position"]
     assert (tmp_path / "figures" / "figure-3-first-layer.png").exists()
+
+
+def test_positions_are_compared_over_the_rates_that_all_of_them_have() -> None:
+    one = result_of(0)
+    assert one.inputs is not None
+    few = one.inputs[~one.inputs["placement"].str.contains("0.1")]
+    study = join_results(task_of(), [replace(one, inputs=few)])
+    figure = figure_8([study])
+    assert not isinstance(figure, str)
+    lines = {line.get_label(): line.get_xdata() for line in figure.axes[0].get_lines()}
+    assert min(lines["after the activation"]) == min(lines["on the layers' inputs"]) == 0.5
+    none = join_results(task_of(), [replace(one, inputs=result_of(0, rates=(0.3,)).inputs)])
+    figure = figure_8([none])
+    assert not isinstance(figure, str)
+    assert "no rates in common" in figure.axes[0].get_title()
+
+
+def test_figures_of_penalties_show_both_and_the_level_of_a_useless_measure(three: list[NetworkResult]) -> None:
+    studies = [join_results(task_of(), three, 5)]
+    for name in ("figure-3-first-layer", "figure-7-p-mean", "figure-9-number-of-layers", "figure-12-last-layer"):
+        figure = FIGURES[name][0](studies)
+        assert not isinstance(figure, str)
+        words = [text.get_text() for text in figure.legends[0].get_texts()]
+        words += [axes.get_ylabel() for axes in figure.axes]
+        for expected in ("isotonic", "rearrangement", "useless measure", "5 to 95 %"):
+            assert any(expected in word for word in words), (name, expected)

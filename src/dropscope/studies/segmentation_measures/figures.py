@@ -79,23 +79,30 @@ def dice_figure(experiments: pd.DataFrame, classes: list[str]) -> Figure:
         axes.plot([], [], color=_NOISE.get(noise, "0.5"), linewidth=6, alpha=0.6, label=f"{noise} dropout")
     axes.set_xticks(range(len(classes)), classes)
     axes.set_ylabel("mean Dice of an experiment on the test cases")
-    axes.set_title(f"Dice per class over {len(experiments)} experiments", fontsize=10)
+    axes.set_title("Dice per class over experiments", fontsize=10)
     axes.legend(frameon=False, fontsize=8)
     _plain(axes)
     return figure
 
 
-def auprc_figure(means: pd.DataFrame) -> Figure:
-    """Figure 4: mean AUC-PR of each measure over the experiments; whiskers reach the 5th and the 95th percentile."""
+def auprc_figure(means: pd.DataFrame, useless: pd.Series) -> Figure:
+    """Figure 4: mean AUC-PR of each measure over the experiments; whiskers reach the 5th and the 95th percentile.
+
+    `useless`: the share of wrong voxels of each experiment, which is the AUC-PR of a measure that knows nothing.
+    """
     names = [name for name in means.columns if means[name].notna().any()]
-    figure = new_figure(1.2 + 0.85 * len(names), 4.8)
+    figure = new_figure(2 + 0.85 * len(names), 4.8)
     axes = figure.add_subplot()
     for place, name in enumerate(names):
         colour = _COLOURS[0] if name in FOUR else _COLOURS[2] if name.startswith("plain") else "0.55"
         _boxes(axes, [means[name].dropna().to_numpy()], [place], 0.6, colour)
-    axes.set_xticks(range(len(names)), [LABELS.get(n, n) for n in names], rotation=35, ha="right", fontsize=8)
+    _boxes(axes, [useless.to_numpy()], [len(names)], 0.6, "#222222")
+    labels = [*(LABELS.get(name, name) for name in names), "useless measure\n(share of wrong voxels)"]
+    axes.axhline(float(useless.mean()), color="0.45", linewidth=1.1, linestyle=":", zorder=0)
+    axes.set_xticks(range(len(labels)), labels, rotation=35, ha="right", fontsize=8)
+    axes.set_ylim(bottom=0)
     axes.set_ylabel("AUC-PR of misclassified voxels ↑")
-    axes.set_title(f"{len(means)} experiments; blue: the paper's four, green: one plain pass", fontsize=10)
+    axes.set_title("Blue: the paper's four; green: one plain pass; dotted: a useless measure", fontsize=10)
     _plain(axes)
     return figure
 
@@ -112,7 +119,7 @@ def posteriors_figure(means: pd.DataFrame) -> Figure:
         axes.fill_between(x, density, where=(x >= p.low) & (x <= p.high), color=colour, alpha=0.3, linewidth=0)
         axes.axvline(0.5, color="k", linestyle="--", linewidth=1)
         axes.set_title(f"{LABELS[a]} better than {LABELS[b]}", fontsize=9)
-        verdict = "significant" if p.significant else "not significant"
+        verdict = "excludes one half" if p.significant else "contains one half"
         place, side = (0.03, "left") if p.mean > 0.5 else (0.97, "right")
         axes.text(
             place, 0.95, f"{p.wins:g} of {p.n}\n{p.low:.2f} to {p.high:.2f}\n{verdict}", fontsize=8, va="top", ha=side,
@@ -122,6 +129,8 @@ def posteriors_figure(means: pd.DataFrame) -> Figure:
         axes.set_ylim(bottom=0)
         axes.set_xlim(0, 1)
         _plain(axes)
+    figure.suptitle("The paper's posteriors, a description: they count experiments that share patients as independent",
+                    fontsize=10)  # fmt: skip
     figure.supxlabel("probability of being better in an experiment", fontsize=9)
     figure.supylabel("posterior density", fontsize=9)
     return figure

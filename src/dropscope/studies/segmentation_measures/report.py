@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dropscope.errors import BadInput, Phrase
-from dropscope.report import Claim, write_figure, write_summary, write_table
+from dropscope.report import Claim, evidence, write_figure, write_summary, write_table
 from dropscope.studies.segmentation_measures import figures, published, tables
 from dropscope.studies.segmentation_measures.claims import judge_claims
 from dropscope.studies.segmentation_measures.evaluation import FOUR
@@ -57,10 +57,16 @@ def write_report(
     best = _best(made["experiments"], exhibits, classes)
     claims = judge_claims(made["posteriors"], made["pairs"], made["measures"], best)
     values = mean_auprc(rows)
-    write_figure(folder, "figure1_maps", figures.maps_figure(exhibits, classes))
-    write_figure(folder, "figure3_dice", figures.dice_figure(made["experiments"], classes))
-    write_figure(folder, "figure4_auprc", figures.auprc_figure(values))
-    write_figure(folder, "figure5_posteriors", figures.posteriors_figure(values))
+    corner = {"test_patients": rows.patient.nunique(), "cases": rows.case.nunique(), "passes": facts["passes"]}
+    useless = made["experiments"].set_index("experiment").error_share
+    drawn = {
+        "figure1_maps": (figures.maps_figure(exhibits, classes), 1),
+        "figure3_dice": (figures.dice_figure(made["experiments"], classes), facts["networks"]),
+        "figure4_auprc": (figures.auprc_figure(values, useless), facts["networks"]),
+        "figure5_posteriors": (figures.posteriors_figure(values), facts["networks"]),
+    }
+    for name, (figure, networks) in drawn.items():
+        write_figure(folder, name, figure, evidence(**corner, networks=networks))
     write_summary(folder, TITLE, _paragraphs(facts, best, exhibits, made), claims, _smaller(facts))
     return claims, made
 

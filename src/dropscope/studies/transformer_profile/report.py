@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from dropscope.report import Claim, markdown, write_figure, write_summary, write_table
+from dropscope.atomic import read_json
+from dropscope.report import SPEC, Claim, evidence, markdown, write_figure, write_summary, write_table
 from dropscope.studies.transformer_profile import figures
 from dropscope.studies.transformer_profile.claims import FEWEST, judge_claims
 from dropscope.studies.transformer_profile.levels import pick, spread
@@ -67,12 +68,21 @@ def _write_tables(folder: Path, f: Findings) -> dict[str, pd.DataFrame]:
 def _write_figures(folder: Path, f: Findings) -> None:
     numbered = [OVERALL, *reversed(f.e.groups)]  # as in the paper: overall, reasoning, memory
     for number, group in enumerate(numbered, start=1):
-        write_figure(folder, f"figure_{number}_{_file_name(group)}", figures.bars(f.e, f.levels, group))
+        corner = _corner(f, group, int(f.levels.passes.max()), len(f.e.names))
+        write_figure(folder, f"figure_{number}_{_file_name(group)}", figures.bars(f.e, f.levels, group), corner)
     if f.e.sensitivity is not None:
+        spec = read_json(folder / SPEC) if (folder / SPEC).exists() else {}
+        corner = _corner(f, OVERALL, spec.get("sensitivity_passes"), 1)
         for model in dict.fromkeys(f.e.sensitivity.model):
             if model in f.e.short_names:
                 name = f"sensitivity_{_file_name(f.e.short_names[model])}"
-                write_figure(folder, name, figures.sensitivity_map(f.e, model))
+                write_figure(folder, name, figures.sensitivity_map(f.e, model), corner)
+
+
+def _corner(f: Findings, group: str, passes: int | None, models: int) -> str:
+    levels = f.levels[f.levels["group"] == group]
+    counts = {"items": int(levels["items"].max()), "contexts": int(levels.contexts.max())}
+    return evidence(**counts, passes=passes, models=models)
 
 
 def _file_name(name: str) -> str:

@@ -37,6 +37,8 @@ def figure_1(studies: list[StudyRows]) -> Figure | str:
             if study.networks > 1:
                 axes.plot(_SHARE, 100 * curves.T, color=colour, linewidth=0.6, alpha=0.35)
             axes.plot(_SHARE, 100 * curves.mean(0), color=colour, linewidth=2, label=f"{word}: {placement}")
+            useless = "a useless measure: the accuracy on all" if colour == _COLOURS[0] else None
+            axes.axhline(100 * curves[:, -1].mean(), color=colour, linewidth=1, linestyle=":", label=useless)
         _draw_single_pass(axes, study)
         _dress(axes, study.task.name)
         axes.legend(frameon=False, fontsize=8, loc="best")

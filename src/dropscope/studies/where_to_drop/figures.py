@@ -1,7 +1,8 @@
 """Figures 3 and 7 to 12: the penalty against what the placement is. Tasks side by side where there are two.
 
-Owns pictures of rows: lines are means over placements, then over networks; bands are the std over placements within a
-network (they describe the grid, they are no intervals); thin lines are networks; grey lines are reference levels.
+Owns pictures of rows: lines are means over placements, then over networks; bands reach from the 5th to the 95th
+percentile of placements within a network (they describe the grid, they are no intervals); thin lines are networks; grey
+lines are the levels of a useless and of a truly monotone measure.
 """
 
 from __future__ import annotations
@@ -11,23 +12,29 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.patches import Patch
 
 from dropscope.analysis import marginal_means, per_layer_rate
-from dropscope.report import new_figure, write_figure
-from dropscope.studies.where_to_drop import curve_figures
-from dropscope.studies.where_to_drop.rows import StudyRows
+from dropscope.report import evidence, new_figure, set_log_scale, share_legend, write_figure
+from dropscope.studies.where_to_drop import curve_figures, grid_figure
+from dropscope.studies.where_to_drop.rows import BOTH, StudyRows
 
 SCORE = "rearrangement_penalty"
 COLOURS = {
     "variation_predicted": "#d95f02", "variation_max": "#e6ab02", "predictive_entropy": "#1f78b4",
     "expected_entropy": "#1b9e77", "bald": "#7570b3",
 }  # fmt: skip
+_SHORT = {"isotonic_penalty": "isotonic", "rearrangement_penalty": "rearrangement"}
+_STYLES = {"isotonic_penalty": "--", "rearrangement_penalty": "-"}
+_BAND = "5 to 95 % of placements"
+_BAND_ENTRY = {_BAND: Patch(color="0.5", alpha=0.25, linewidth=0)}  # of bands in every colour
+_LEVELS = {"random": ("useless measure", ":"), "monotone": ("truly monotone measure", (0, (1, 4)))}
 _ENDS = (0.1, 0.9)  # rates marked within each layer
 _STEP = 0.05  # width of a step of p_mean
+_P_MEAN = "mean rate of the masked layers, p_mean"
+_WIDE = 30  # a factor from which on values are drawn on a logarithmic axis
 _PLACES = {"before": ("-", 5.0, 0.35), "after": ("--", 1.6, 1.0), "auto": ("-", 2.0, 1.0), "input": (":", 2.0, 1.0)}
 
 
@@ -41,35 +48,40 @@ def figure_12(studies: list[StudyRows]) -> Figure | str:
 
 def figure_7(studies: list[StudyRows]) -> Figure | str:
     """7a: both entropies (the text says predictive, the caption expected), apart, for they differ by a power of ten;
-    7b: variation_predicted."""
+    7b: variation_predicted. Both penalties."""
     panels = [("a (text)", "predictive_entropy"), ("a (caption)", "expected_entropy"), ("b", "variation_predicted")]
-    figure = new_figure(5.2 * len(panels), 4.2 * len(studies))
+    figure = new_figure(4.9 * len(panels), 4.0 * len(studies) + 0.6)
     grid = figure.subplots(len(studies), len(panels), squeeze=False)
     for study, row in zip(studies, grid, strict=True):
         for axes, (letter, name) in zip(row, panels, strict=True):
-            _line(axes, _stepped(study.of(name)), "step", COLOURS[name], name)
-            _levels(axes, study)
-            _dress(axes, f"7{letter}: {study.task.name}", "mean rate of the masked layers, p_mean")
-    figure.suptitle("Rearrangement penalty against p_mean", fontsize=11)
+            rows = _stepped(study.of(name))
+            for score in BOTH:
+                band = score == SCORE
+                _line(axes, rows, "step", COLOURS[name], _SHORT[score], _STYLES[score], score=score, band=band)
+                _levels(axes, study, score, ("random",))
+            _dress(axes, f"7{letter}: {name}, {study.task.name}", _P_MEAN, "penalty (accuracy, 0 to 1)")
+    share_legend(figure, **_BAND_ENTRY)
+    figure.suptitle("Penalties against p_mean", fontsize=11)
     return figure
 
 
 def figure_8(studies: list[StudyRows]) -> Figure | str:
-    """Positions within p_mean, predictive entropy; before and after lie on each other where they are one function."""
+    """Positions within p_mean, predictive entropy, over the rates that all positions have; before and after lie on each
+    other where they are one function."""
 
-    def draw(axes: Axes, study: StudyRows) -> None:
+    def draw(axes: Axes, study: StudyRows, score: str) -> None:
         rows = study.every[study.every["measure"] == "predictive_entropy"]
-        for position, part in rows.groupby("position", sort=False):
+        inputs = None if study.inputs is None else study.inputs[study.inputs["measure"] == "predictive_entropy"]
+        rows, inputs, common = _common_rates(rows, inputs, study.layers)
+        for number, (position, part) in enumerate(rows.groupby("position", sort=False)):
             style, width, alpha = _PLACES.get(str(position), ("-.", 1.6, 1.0))
-            _line(axes, _stepped(part), "step", "#1f78b4", _placed(str(position)), style, width, alpha, band=False)
-        _band(
-            axes, marginal_means(_stepped(rows[rows["position"] == rows["position"].iloc[0]]), "step", SCORE), "#1f78b4"
-        )
-        if study.inputs is not None:
-            part = study.inputs[study.inputs["measure"] == "predictive_entropy"]
-            _line(axes, _stepped(part), "step", "#b2182b", "on the layers' inputs")
-        _levels(axes, study)
-        _dress(axes, study.task.name, "mean rate of the masked layers, p_mean")
+            line = {"style": style, "width": width, "alpha": alpha, "band": number == 0}
+            _line(axes, _stepped(part), "step", "#1f78b4", _placed(str(position)), **line)  # type: ignore[arg-type]
+        if inputs is not None:
+            _line(axes, _stepped(inputs), "step", "#b2182b", "on the layers' inputs")
+        _levels(axes, study, score)
+        title = f"{study.task.name}, {common}" if common else study.task.name
+        _dress(axes, title, _P_MEAN)
 
     return _side_by_side(studies, draw, "Rearrangement penalty of predictive entropy by position of the mask")
 
@@ -77,16 +89,15 @@ def figure_8(studies: list[StudyRows]) -> Figure | str:
 def figure_9(studies: list[StudyRows]) -> Figure | str:
     """The number of masked layers, expected entropy."""
 
-    def draw(axes: Axes, study: StudyRows) -> None:
-        for score, colour in ((SCORE, "#1b9e77"), ("isotonic_penalty", "#666666")):
-            _line(
-                axes, study.of("expected_entropy"), "n_layers", colour, score.replace("_", " "), score=score, marker="o"
-            )
-        _levels(axes, study, " (rearrangement)")
+    def draw(axes: Axes, study: StudyRows, _: str) -> None:
+        for score, colour in ((SCORE, COLOURS["expected_entropy"]), ("isotonic_penalty", "#666666")):
+            rows = study.of("expected_entropy")
+            _line(axes, rows, "n_layers", colour, _SHORT[score], _STYLES[score], score=score, marker="o")
+            _levels(axes, study, score, ("random",), colour)
         _dress(axes, study.task.name, "number of masked layers", "penalty (accuracy, 0 to 1)")
         axes.set_xticks(range(1, len(study.layers) + 1))
 
-    return _side_by_side(studies, draw, "Penalty of expected entropy by number of masked layers")
+    return _side_by_side(studies, draw, "Penalties of expected entropy by number of masked layers")
 
 
 def figure_10(studies: list[StudyRows]) -> Figure | str:
@@ -99,6 +110,7 @@ def figure_11(studies: list[StudyRows]) -> Figure | str:
 
 FIGURES: dict[str, tuple[Callable[[list[StudyRows]], Figure | str], tuple[str, ...]]] = {
     "figure-1-curves": (curve_figures.figure_1, ()),
+    "figure-2-grid": (grid_figure.figure_2, ()),
     "figure-3-first-layer": (figure_3, ()),
     "figure-4-isotonic": (curve_figures.figure_4, ()),
     "figure-5-rearrangement": (curve_figures.figure_5, ()),
@@ -120,39 +132,43 @@ def write_figures(folder: Path, studies: Sequence[StudyRows]) -> dict[str, str]:
         if isinstance(figure, str):
             skipped[name] = figure
         else:
-            write_figure(folder, name, figure)
+            write_figure(folder, name, figure, _corner(fit))
     return skipped
 
 
-def _per_layer(studies: list[StudyRows], which: str) -> Figure | str:
-    """Layers as groups along x, within each its rate; a line per measure (eq 23)."""
+def _corner(studies: Sequence[StudyRows]) -> str:
+    texts = [evidence(test_examples=s.examples, passes=s.passes, networks=s.networks) for s in studies]
+    if len(texts) == 1:
+        return texts[0]
+    return "; ".join(f"{study.task.name}: {text}" for study, text in zip(studies, texts, strict=True))
 
-    def draw(axes: Axes, study: StudyRows) -> None:
-        table = per_layer_rate(study.rows, which, SCORE)  # type: ignore[arg-type]
-        lowest = float(table.loc[table["mean"] > 0, "mean"].min()) / 3
+
+def _per_layer(studies: list[StudyRows], which: str) -> Figure | str:
+    """Layers as groups along x, within each its rate; a line per measure (eq 23), a row per penalty."""
+
+    def draw(axes: Axes, study: StudyRows, score: str) -> None:
+        table = per_layer_rate(study.rows, which, score)  # type: ignore[arg-type]
         for measure in study.measures:
             for index in sorted(table[which].unique()):
                 part = table[(table["measure"] == measure) & (table[which] == index)].sort_values(f"{which}_rate")
                 x = index + 0.8 * (part[f"{which}_rate"].to_numpy() - 0.5)
                 label = measure if index == table[which].min() else None
                 colour = COLOURS.get(measure, "0.3")
+                axes.fill_between(x, part["q05"], part["q95"], color=colour, alpha=0.12, linewidth=0, label=_BAND)
                 axes.plot(x, part["mean"], color=colour, linewidth=1.8, marker=".", markersize=5, label=label)
-                low = np.maximum(part["mean"] - part["std"], lowest)
-                axes.fill_between(x, low, part["mean"] + part["std"], color=colour, alpha=0.12, linewidth=0)
-        if float(table["mean"].max()) > 30 * lowest:  # means over more than a decade, as on CIFAR-10
-            axes.set_yscale("log")
-            axes.set_ylim(bottom=lowest)
-        for edge in range(1, len(study.layers)):
-            axes.axvline(edge + 0.5, color="0.85", linewidth=0.8)
-        axes.set_xlim(0.5, len(study.layers) + 0.5)
-        _levels(axes, study)
-        _dress(axes, study.task.name, f"{which} masked layer and its rate")
+        _levels(axes, study, score)
+        title = study.task.name if score == SCORE else ""
+        _dress(axes, title, f"{which} masked layer and its rate", f"{_SHORT[score]} penalty (0 to 1)")
         axes.set_xticks(range(1, len(study.layers) + 1), [f"\n{layer}" for layer in study.layers])
         ends = [layer + 0.8 * (rate - 0.5) for layer in range(1, len(study.layers) + 1) for rate in _ENDS]
         axes.set_xticks(ends, [f"{rate:g}" for rate in _ENDS] * len(study.layers), minor=True, fontsize=7)
         axes.tick_params(axis="x", which="major", length=0)
+        axes.set_xlim(0.5, len(study.layers) + 0.5)
+        for edge in range(1, len(study.layers)):
+            axes.axvline(edge + 0.5, color="0.85", linewidth=0.8)
 
-    return _side_by_side(studies, draw, f"Rearrangement penalty by {which} masked layer", width=7.6, shared_legend=True)
+    title = f"Penalties by {which} masked layer"
+    return _side_by_side(studies, draw, title, width=7.6, scores=(SCORE, "isotonic_penalty"))
 
 
 def _scattered(studies: list[StudyRows], quantity: str) -> Figure | str:
@@ -160,25 +176,30 @@ def _scattered(studies: list[StudyRows], quantity: str) -> Figure | str:
     if all(study.of("bald")[quantity].isna().all() for study in studies):
         return f"no placement of two layers or more: {quantity} is undefined for one layer"
 
-    def draw(axes: Axes, study: StudyRows) -> None:
-        columns = ["placement", quantity, "n_layers", SCORE]
+    def draw(axes: Axes, study: StudyRows, score: str) -> None:
+        columns = ["placement", quantity, "n_layers", score]
         points = study.of("bald")[columns].dropna().groupby("placement", sort=False).mean()
         points = points.sample(frac=1, random_state=0)  # so that no number of layers lies on top of the others
         counts = sorted(points["n_layers"].unique())
         shades = dict(zip(counts, ("#d95f02", "#1b9e77", "#7570b3", "#e7298a", "#e6ab02", "#666666") * 9, strict=False))
         axes.scatter(
-            points[quantity], points[SCORE], s=7, c=[shades[n] for n in points["n_layers"]], alpha=0.35, linewidth=0,
+            points[quantity], points[score], s=7, c=[shades[n] for n in points["n_layers"]], alpha=0.35, linewidth=0,
             rasterized=True,
         )  # fmt: skip
         for count in counts:
             axes.scatter([], [], s=25, color=shades[count], label=f"{int(count)} layers")
         middle = _medians(points, quantity)
-        axes.plot(middle[quantity], middle[SCORE], color="black", linewidth=2, label="median")
-        axes.set_yscale("log")
-        _levels(axes, study)
-        _dress(axes, study.task.name, f"{quantity} of the rates over layers")
+        label = f"median of {len(middle)} parts of equal size"
+        axes.plot(middle[quantity], middle[score], color="black", linewidth=2, label=label)
+        _levels(axes, study, score)
+        positive = points[score][points[score] > 0]
+        zeros = len(points) - len(positive)
+        title = f"{study.task.name}, {len(points):,} placements" + (
+            f", {zeros:,} of penalty 0 not shown" if zeros else ""
+        )
+        _dress(axes, title, f"{quantity} of the rates over layers", values=positive)
 
-    return _side_by_side(studies, draw, f"Rearrangement penalty of BALD against {quantity}", shared_legend=True)
+    return _side_by_side(studies, draw, f"Rearrangement penalty of BALD against {quantity}")
 
 
 def _medians(points: pd.DataFrame, quantity: str, parts: int = 12) -> pd.DataFrame:
@@ -190,25 +211,18 @@ def _medians(points: pd.DataFrame, quantity: str, parts: int = 12) -> pd.DataFra
 
 def _side_by_side(
     studies: list[StudyRows],
-    draw: Callable[[Axes, StudyRows], None],
+    draw: Callable[[Axes, StudyRows, str], None],
     title: str,
     width: float = 6.4,
-    *,
-    shared_legend: bool = False,
+    scores: Sequence[str] = (SCORE,),
 ) -> Figure:
-    figure = new_figure(width * len(studies), 4.6)
-    for study, axes in zip(studies, figure.subplots(1, len(studies), squeeze=False)[0], strict=True):
-        draw(axes, study)
-    if shared_legend:  # many entries, the same for every task: below all of them
-        entries: dict[str, Artist] = {}
-        for axes in figure.axes:
-            handles, labels = axes.get_legend_handles_labels()
-            entries |= dict(zip(labels, handles, strict=True))
-            if (own := axes.get_legend()) is not None:
-                own.remove()
-        figure.legend(
-            list(entries.values()), list(entries), loc="outside lower center", ncols=4, frameon=False, fontsize=8
-        )
+    """A column per task, a row per penalty."""
+    figure = new_figure(width * len(studies), 4.0 * len(scores) + 0.6)
+    grid = figure.subplots(len(scores), len(studies), squeeze=False)
+    for score, row in zip(scores, grid, strict=True):
+        for study, axes in zip(studies, row, strict=True):
+            draw(axes, study, score)
+    share_legend(figure, **_BAND_ENTRY)
     figure.suptitle(title, fontsize=11)
     return figure
 
@@ -221,7 +235,7 @@ def _line(
     table = marginal_means(rows, by, score)
     marker = marker or ("o" if len(table) == 1 else "")  # a line of one point would not be seen
     if band:
-        _band(axes, table, colour, by)
+        axes.fill_between(table[by], table["q05"], table["q95"], color=colour, alpha=0.13, linewidth=0, label=_BAND)
     if rows["network"].nunique() > 1:
         for _, own in rows.groupby("network", observed=True):
             each = marginal_means(own, by, score)
@@ -229,35 +243,57 @@ def _line(
     axes.plot(table[by], table["mean"], style, color=colour, linewidth=width, alpha=alpha, label=label, marker=marker)
 
 
-def _band(axes: Axes, table: pd.DataFrame, colour: str, by: str = "step") -> None:
-    low, high = (table["mean"] - table["std"]).clip(lower=0), table["mean"] + table["std"]
-    axes.fill_between(table[by], low, high, color=colour, alpha=0.13, linewidth=0)
-
-
 def _stepped(rows: pd.DataFrame) -> pd.DataFrame:
     """p_mean in steps: means of two, three and four rates lie on different grids, and the line would be a saw."""
     return rows.assign(step=(np.round(rows["p_mean"] / _STEP) * _STEP).round(6))
 
 
-def _levels(axes: Axes, study: StudyRows, note: str = "") -> None:
-    for kind, style in (("random", ":"), ("monotone", (0, (1, 4)))):
-        level = study.level(SCORE, kind)
+def _common_rates(
+    rows: pd.DataFrame, inputs: pd.DataFrame | None, layers: Sequence[str]
+) -> tuple[pd.DataFrame, pd.DataFrame | None, str]:
+    """Rows of the rate vectors that both tables have, and these rates in words; without them, the rows alone."""
+    if inputs is None:
+        return rows, None, ""
+    columns = [f"rate_{layer}" for layer in layers]
+    ours, theirs = (pd.MultiIndex.from_frame(table[columns].round(6)) for table in (rows, inputs))
+    both = ours.isin(theirs)
+    if not both.any():
+        return rows, None, "masks on inputs: no rates in common"
+    rates = sorted({float(rate) for rate in np.unique(rows.loc[both, columns]) if rate > 0})
+    return rows[both], inputs[theirs.isin(ours)], f"rates {', '.join(f'{rate:g}' for rate in rates)}"
+
+
+def _levels(
+    axes: Axes, study: StudyRows, score: str, kinds: Sequence[str] = tuple(_LEVELS), colour: str = "0.45"
+) -> None:
+    """Grey lines at what a useless and a truly monotone measure score at this n and the plain pass's accuracy."""
+    note = f" ({_SHORT[score]})" if len(kinds) == 1 else ""
+    for kind in kinds:
+        level, (word, style) = study.level(score, kind), _LEVELS[kind]
         if np.isfinite(level) and level > 0:
-            axes.axhline(level, color="0.45", linewidth=1.1, linestyle=style, label=f"a {kind} measure{note}")
+            dashes = (0, (1, 2, 3, 2)) if note and score != SCORE else style
+            axes.axhline(level, color=colour, linewidth=1.1, linestyle=dashes, label=word + note)
 
 
 def _placed(position: str) -> str:
     return {"auto": "after the layer's activation"}.get(position, f"{position} the activation")
 
 
-def _dress(axes: Axes, title: str, x: str, y: str = "rearrangement penalty (accuracy, 0 to 1)") -> None:
+def _dress(
+    axes: Axes, title: str, x: str, y: str = "rearrangement penalty (accuracy, 0 to 1)",
+    values: pd.Series | None = None,
+) -> None:  # fmt: skip
+    """Titles and scale. On a logarithmic axis bands may reach 0, so lines (or the `values` given) say where it ends."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.set_title(title, fontsize=10)
-    if axes.get_yscale() == "log":
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0,)))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+    if x == _P_MEAN:
+        axes.set_xlim(0, 1)
+    lines = np.concatenate([np.asarray(line.get_ydata(), float) for line in axes.get_lines()] or [np.empty(0)])
+    shown = lines if values is None else np.concatenate([lines, values])
+    shown = shown[np.isfinite(shown) & (shown > 0)]
+    if len(shown) and (values is not None or shown.max() > _WIDE * shown.min()):
+        set_log_scale(axes, shown.min() / 1.5, max(axes.get_ylim()[1], 1.5 * shown.max()))
     else:
         axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from dropscope.report import new_figure, write_figure
+from dropscope.report import evidence, new_figure, write_figure
 from dropscope.studies.where_to_drop.mammograms import Mammogram, read_bytes, read_image
 from dropscope.studies.where_to_drop.preprocessing import Box, Mask, Settings, Steps, steps
 
@@ -31,9 +31,10 @@ def write_preprocessing(
         (one.path.stem, steps(read_image(read_bytes(one.path), one.path), settings, str(one.path))) for one in chosen
     ]
     name, telling = next((pair for pair in followed if pair[1].dropped.any()), followed[0])
+    one, shown = (f"{evidence(mammograms=count)} of {len(images):,}; no network" for count in (1, len(followed)))
     return [
-        *write_figure(folder, "figure-6-preprocessing", steps_figure(telling, settings, name)),
-        *write_figure(folder, "preprocessing-sheet", contact_sheet(followed)),
+        *write_figure(folder, "figure-6-preprocessing", steps_figure(telling, settings, name), one),
+        *write_figure(folder, "preprocessing-sheet", contact_sheet(followed), shown),
     ]
 
 

@@ -31,7 +31,7 @@ def write_report(
     folder: Path, task: Task, results: Sequence[NetworkResult], size: Preset, placements: int
 ) -> tuple[list[Claim], dict[str, pd.DataFrame]]:
     """Writes tables, figures and `summary.md`; returns the judged claims and the tables by name."""
-    study = join_results(task, results)
+    study = join_results(task, results, size.passes)
     smaller = smaller_than_paper(task, size)
     claims, made = write_tables_and_figures(folder, study, smaller=smaller)
     accuracies = ", ".join(f"{result.name} {100 * result.accuracy:.2f} %" for result in results)

@@ -55,6 +55,7 @@ class StudyRows:
     results: tuple[NetworkResult, ...]
     every: pd.DataFrame  # rows of every position, with the quantities of their placements and a column `network`
     inputs: pd.DataFrame | None  # the same with masks on the layers' inputs
+    passes: int | None = None
 
     @cached_property
     def rows(self) -> pd.DataFrame:
@@ -101,8 +102,8 @@ def with_aurc_intervals(run: Run) -> pd.DataFrame:
     return run.rows.assign(**dict(zip(_INTERVALS, run.with_intervals(run.rows)[ends].to_numpy().T, strict=True)))
 
 
-def join_results(task: Task, results: Sequence[NetworkResult]) -> StudyRows:
-    """One table of the rows of all networks.
+def join_results(task: Task, results: Sequence[NetworkResult], passes: int | None = None) -> StudyRows:
+    """One table of the rows of all networks; `passes` is for the corner of figures.
 
     Raises:
         BadInput: Where there is no network, two have one name, or a column is missing.
@@ -121,6 +122,7 @@ def join_results(task: Task, results: Sequence[NetworkResult]) -> StudyRows:
         tuple(results),
         _join([(result.name, result.rows) for result in results], task.layers),
         _join(inputs, task.layers) if inputs else None,
+        passes,
     )
 
 
