@@ -32,9 +32,7 @@ def figure_2(studies: list[StudyRows]) -> Figure | str:
         _draw(axes, study)
         axes.set_xlim(-0.6, (widest + 1) * (_BOX + _GAP) - _GAP + 0.4)
     share_legend(figure)
-    figure.suptitle(
-        "The grid of placements: every non-empty subset of the layers, a rate for each of them", fontsize=11
-    )
+    figure.suptitle("The grid of placements: every non-empty subset of the layers, each at its own rate", fontsize=11)
     return figure
 
 
