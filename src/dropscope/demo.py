@@ -22,7 +22,7 @@ from dropscope.injection import audit, find_sites
 from dropscope.model import random_state_kept
 from dropscope.placement import PlacementGrid
 from dropscope.report import accuracy_curves
-from dropscope.runs import Run, deferral_table, judge, sweep, uncertainty
+from dropscope.runs import Run, choice_notes, deferral_table, difference_cells, judge, sweep, uncertainty
 
 SITES = ("conv1", "conv2", "fc1")
 _TRAIN, _CHOOSE = 150, 300  # images; the rest are for the report
@@ -105,14 +105,15 @@ def run_demo(out: str | Path = "dropscope-demo", passes: int = 100, say: Callabl
 
 def _table(run: Run) -> str:
     """The best rows beside the one-pass baselines."""
-    names = f"   {'placement':<34} {'measure':<22} {'accuracy↑':>9} {'AURC↓':>7}"
-    lines = [names + f" {'95 % interval':>16} {'isotonic↓':>9} {'cost↓':>6}"]
+    names = f"   {'placement':<34} {'measure':<22} {'accuracy↑':>9} {'AURC↓':>7} {'vs plain':>8}"
+    lines = [names + f" {'95 % interval':>18} {'isotonic↓':>9} {'cost↓':>6}"]
+    best = pd.concat([run.best("aurc", 5), run.with_intervals(run.baseline)])
     lines += [
-        f"   {row.placement:<34} {row.measure:<22} {row.accuracy:>9.3f} {row.aurc:>7.4f} "
-        f"{f'{row.low:.4f}–{row.high:.4f}':>16} {row.isotonic_penalty:>9.4f} {row.cost:>5.0f}×"
-        for table in (run.best("aurc", 5), run.with_intervals(run.baseline))
-        for row in table.itertuples(index=False)
+        f"   {row.placement:<34} {row.measure:<22} {row.accuracy:>9.3f} {row.aurc:>7.4f} {difference:>8} {ends:>18} "
+        f"{row.isotonic_penalty:>9.4f} {row.cost:>5.0f}×"
+        for row, difference, ends in zip(best.itertuples(index=False), *difference_cells(best), strict=True)
     ]
+    lines += [f"   {note}" for note in choice_notes(best, "aurc", "lower")]
     level = run.levels["isotonic_penalty"]
     levels = f"of a random measure: {level['random']:.4f}, of a truly monotone one: {level['monotone']:.4f}"
     lines.append(f"   isotonic penalty {levels};")

@@ -44,7 +44,8 @@ def test_fewer_columns_in_a_narrow_terminal(
 
 
 def test_levels_are_those_of_the_penalties_that_are_shown(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {"placement": "fc1=0.5", "measure": "predictive_entropy", "accuracy": 0.9, "low": 0.1, "high": 0.2}
+    row = {"placement": "fc1=0.5", "measure": "predictive_entropy", "accuracy": 0.9, "minus_single_pass": 0.1}
+    row |= {"minus_single_pass_low": 0.05, "minus_single_pass_high": 0.2, "errors": 40, "picked_from": 9}
     scores = {"aurc": 0.1, "error_auroc": 0.8, "isotonic_penalty": 0.3, "rearrangement_penalty": 0.2}
     levels = {name: {"random": 0.5, "monotone": 0.1} for name in ("isotonic_penalty", "rearrangement_penalty")}
     table = pd.DataFrame([row | scores | {"cost": 10.0}])

@@ -137,18 +137,14 @@ def test_finalists_can_be_chosen_by_calibration_and_have_its_intervals() -> None
 
 
 def test_calibration_replicates_are_those_of_resampled_examples() -> None:
-    from dropscope.analysis import resamples
-    from dropscope.runs.finalists import _calibration_replicates
+    from dropscope.runs.intervals import _Calibration, _Draws
 
     p, labels = torch.rand(50, 3, generator=torch.Generator().manual_seed(0)).softmax(1), torch.arange(50) % 3
-    indices = resamples(50, [i // 5 for i in range(50)], 20, 0)
-    drawn = _calibration_replicates(scores.confidences_of(p, labels), indices)
-    for name in ("brier", "nll"):
-        one_by_one = [float(scores.TABLE[name].function(p[i], labels[i])) for i in indices]
-        np.testing.assert_allclose(drawn[name], one_by_one, atol=1e-7)
-    eces = torch.tensor([float(scores.ece(p[i], labels[i])) for i in indices])
-    moved = eces - eces.mean() + float(scores.ece(p, labels))
-    np.testing.assert_allclose(drawn["ece"], moved, atol=1e-6)
+    draws = _Draws.of(50, [i // 5 for i in range(50)], 0, halves=False)
+    drawn = _Calibration.of(scores.confidences_of(p, labels), draws).drawn
+    for name in scores.CALIBRATION:
+        one_by_one = [float(scores.TABLE[name].function(p[i], labels[i])) for i in draws.indices]
+        np.testing.assert_allclose(drawn[name], one_by_one, atol=1e-6)
 
 
 # --- scores of one's own ----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import dropscope as ds
+from dropscope.runs.intervals import INTERVAL
 from dropscope.runs.ranking import best_table
 from support import zoo
 
@@ -79,12 +80,14 @@ def test_a_run_by_another_score_is_shown_by_that(run: ds.Run) -> None:
 def test_the_best_rows_print_in_eighty_columns(run: ds.Run) -> None:
     best = run.best(count=4)
     lines = lines_of(str(best))
-    assert lines[0].split() == ["placement", "measure", "aurc↓", "vs", "plain", "accuracy↑"]
-    assert "95 % interval, cost↓" in lines[-2]  # left out for the long names, not folded into slivers
-    assert "vs plain: aurc less that of one plain pass" in lines[-1]
+    assert lines[0].split() == ["placement", "measure", "aurc↓", "vs", "plain"]
+    below = " ".join(lines[-4:])
+    assert "95 % interval, accuracy↑, cost↓" in below  # left out for the long names, not folded into slivers
+    assert "vs plain: less the aurc of one plain pass" in below
+    assert f"for the best of {len(run.rows)} rows" in below
     assert "95 % interval" in best_table(best, "aurc", "lower").text(140).splitlines()[0]
     assert f"{best.aurc.iloc[0]:.4f}" in str(best)
-    assert lines_of(repr(run.best("error_auroc")))[0].count("↑") == 2
+    assert lines_of(repr(run.best("error_auroc")))[0].count("↑") == 1
     assert "<script>" not in best._repr_html_()
     assert best._repr_html_().count("<tr>") == 1 + 4
 
@@ -92,7 +95,7 @@ def test_the_best_rows_print_in_eighty_columns(run: ds.Run) -> None:
 def test_the_best_rows_are_rows_like_any_other(run: ds.Run) -> None:
     best = run.best(count=3)
     assert isinstance(best, pd.DataFrame)
-    assert {*run.rows.columns, "low", "high", "minus_single_pass_low", "minus_single_pass_high"} == {*best.columns}
+    assert {*run.rows.columns, *INTERVAL, "errors", "picked_from"} == {*best.columns}
     assert list(best.columns[:6]) == ["placement", "measure", "accuracy", "aurc", "low", "high"]
     assert repr(best[["placement", "aurc"]]) == repr(pd.DataFrame(best)[["placement", "aurc"]])
     assert repr(best.head(1)) == repr(run.best(count=1))
@@ -104,8 +107,9 @@ def test_the_best_rows_are_rows_like_any_other(run: ds.Run) -> None:
 def test_rows_without_intervals_have_no_column_for_them(run: ds.Run) -> None:
     nothing = ds.sweep(zoo.seeded(Named), ["last=.5"], (zoo.vectors(40), torch.arange(40) % 3), passes=3, keep="none",
                        engine="loop", progress=False)  # fmt: skip
-    assert "interval" not in repr(nothing.best())
-    assert "interval" in repr(nothing)  # one plain pass has one
+    assert "95 % interval" not in repr(nothing.best())
+    assert "95 % interval" in repr(nothing)  # one plain pass has one
+    assert "vs plain" in repr(nothing.best())
 
 
 def test_a_run_says_where_it_is(tmp_path: Path) -> None:

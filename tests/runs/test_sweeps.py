@@ -134,9 +134,11 @@ def test_finalists_have_examples_intervals_and_paired_differences() -> None:
     assert len(kept) == 3 * (1 + len(RANKING) + len(CALIBRATION))
     assert ((best.low <= best.aurc) & (best.aurc <= best.high)).all()
     assert kept.minus_single_pass_low.notna().all()
-    both_ways = best.merge(kept[kept.score == "aurc"], on=["placement", "measure"])
+    assert set(kept.picked_from) == {len(run.rows)}
+    both_ways = best[["placement", "measure"]].merge(kept[kept.score == "aurc"], on=["placement", "measure"])
     assert both_ways["value"].tolist() == best.aurc.tolist()
-    assert both_ways.minus_single_pass.tolist() == best.aurc_minus_single_pass.tolist()
+    for table in (both_ways, best):
+        assert table.minus_single_pass.tolist() == best.aurc_minus_single_pass.tolist()
     groups = run.examples.groupby(["placement", "measure"])
     assert len(groups) == 3 + 3
     assert (groups.size() == 40).all()

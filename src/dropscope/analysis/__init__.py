@@ -4,6 +4,7 @@ from dropscope.analysis.contrasts import cohens_d, difference_of_means, paired_d
 from dropscope.analysis.crossed import crossed_difference, crossed_mean
 from dropscope.analysis.effects import Choice, effect_over_networks, paired_differences, pairwise_contrasts, trends
 from dropscope.analysis.inference import Estimate, bootstrap_p, holm, log_over_networks, over_clusters, over_networks
+from dropscope.analysis.intervals import absolute_sum_interval, penalty_interval, t_factor, t_interval
 from dropscope.analysis.placements import (
     QUANTITIES,
     marginal_means,
@@ -13,10 +14,12 @@ from dropscope.analysis.placements import (
 )
 from dropscope.analysis.posteriors import differences_over_patients, ordered_pairs, win_posterior
 from dropscope.analysis.resampling import (
+    HALVES,
     REPLICATES,
     bootstrap,
     bootstrap_scores,
     group_numbers,
+    half_samples,
     interval,
     paired_interval,
     resamples,
@@ -24,10 +27,12 @@ from dropscope.analysis.resampling import (
 )
 
 __all__ = [
+    "HALVES",
     "QUANTITIES",
     "REPLICATES",
     "Choice",
     "Estimate",
+    "absolute_sum_interval",
     "bootstrap",
     "bootstrap_p",
     "bootstrap_scores",
@@ -38,6 +43,7 @@ __all__ = [
     "differences_over_patients",
     "effect_over_networks",
     "group_numbers",
+    "half_samples",
     "holm",
     "interval",
     "log_over_networks",
@@ -49,11 +55,14 @@ __all__ = [
     "paired_differences",
     "paired_interval",
     "pairwise_contrasts",
+    "penalty_interval",
     "per_layer_rate",
     "rank_correlation",
     "resamples",
     "sign_test",
     "simultaneous_intervals",
+    "t_factor",
+    "t_interval",
     "trends",
     "win_posterior",
     "with_quantities",

@@ -1,4 +1,4 @@
-"""Bootstrap resampling: which examples a replicate draws, statistics of the replicates, percentile intervals.
+"""Resampling: which examples a replicate draws, statistics of the replicates, percentile intervals.
 
 Owns every draw of the analyses. What is drawn are examples or whole groups of them (patients, contexts, volumes), never
 passes, voxels or placements. Differences are paired where both sides use the same resamples.
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dropscope import scores
 
-REPLICATES = 500
+REPLICATES, HALVES = 500, 200  # resamples for a spread, and random halves for a bias
 _AT_ONCE = 1 << 22  # resampled values handled at once
 _CACHED = 1 << 18  # as many as the caches of a CPU hold
 
@@ -56,6 +56,20 @@ def resamples(n: int, groups: Sequence[Hashable] | None, replicates: int, seed: 
         for block in draws(len(members), replicates, seed)
         for row in block
     ]
+
+
+def half_samples(n: int, groups: Sequence[Hashable] | None, replicates: int, seed: int) -> tuple[list[Tensor], float]:
+    """Indices of a random half of the examples, or of the groups, in each replicate, and the share that a half is.
+
+    >>> halves, share = half_samples(4, None, replicates=2, seed=0); [len(set(half.tolist())) for half in halves], share
+    ([2, 2], 0.5)
+    """
+    generator = np.random.default_rng(seed & 0xFFFFFFFFFFFFFFFF)
+    member = np.arange(n) if groups is None else group_numbers(groups)
+    count = int(member.max()) + 1
+    size = max(1, count // 2)
+    chosen = (np.isin(member, generator.permutation(count)[:size]) for _ in range(replicates))
+    return [torch.from_numpy(np.flatnonzero(part)) for part in chosen], size / count
 
 
 def resampled_means(sums: np.ndarray, sizes: np.ndarray, replicates: int, seed: int) -> np.ndarray:

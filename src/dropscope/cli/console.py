@@ -73,10 +73,11 @@ def print_table(columns: Sequence[Column]) -> list[str]:
 
 
 def print_rows(rows: pd.DataFrame, objective: str, levels: Mapping[str, Mapping[str, float]]) -> None:
-    """Rows with the interval of the objective. An arrow says which direction is better.
+    """Rows with their difference to one plain pass, and its interval. An arrow says which direction is better.
 
     Below are the levels of the penalties that are shown: those of a random and of a monotone measure.
     """
+    from dropscope.runs import choice_notes, difference_cells
     from dropscope.scores import TABLE as SCORES
 
     arrows = {"lower": "↓", "higher": "↑"}
@@ -84,19 +85,22 @@ def print_rows(rows: pd.DataFrame, objective: str, levels: Mapping[str, Mapping[
     def score(name: str, rank: int) -> Column:
         return Column(f"{name}{arrows[SCORES[name].direction]}", [f"{v:.4f}" for v in rows[name]], True, rank=rank)
 
-    ends = zip(rows.low, rows.high, strict=True)
+    differences, ends = difference_cells(rows)
     others = [name for name in ("aurc", "error_auroc", "isotonic_penalty") if name != objective and name in rows]
     left_out = print_table(
         [
             Column("placement", list(rows.placement), breaks=22),
             Column("measure", list(rows.measure)),
             score(objective, 0),
-            Column("95 % interval", [f"{low:.4f}–{high:.4f}" for low, high in ends], True, rank=1),
+            Column("vs plain", differences, True, rank=0),
+            Column("95 % interval", ends, True, rank=1),
             Column("accuracy↑", [f"{value:.4f}" for value in rows.accuracy], True, rank=2),
             Column("cost↓", [f"{value:.1f}×" for value in rows.cost], True, rank=3),
             *(score(name, 4 + number) for number, name in enumerate(others)),
         ]
     )
+    for note in choice_notes(rows, objective, SCORES[objective].direction):
+        stdout().print(note)
     for name, level in levels.items():
         if name in (objective, *others) and f"{name}↓" not in left_out:
             ends_of = f"random measure {level['random']:.4f}, of a monotone one {level['monotone']:.4f}"

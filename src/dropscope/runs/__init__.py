@@ -4,6 +4,7 @@ from dropscope.runs.continuations import score_continuations
 from dropscope.runs.folders import open_run
 from dropscope.runs.passes import maps, sample, uncertainty
 from dropscope.runs.plots import draw_accuracy_curves
+from dropscope.runs.ranking import choice_notes, difference_cells
 from dropscope.runs.result import Run
 from dropscope.runs.sweeps import plan_sweep, sweep
 from dropscope.runs.trials import Choice, plan_trial, try_out
@@ -13,7 +14,9 @@ __all__ = [
     "Choice",
     "Judgement",
     "Run",
+    "choice_notes",
     "deferral_table",
+    "difference_cells",
     "draw_accuracy_curves",
     "judge",
     "maps",

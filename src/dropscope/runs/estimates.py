@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from dropscope.analysis import REPLICATES, resamples
+from dropscope.analysis import HALVES, REPLICATES, resamples
 from dropscope.engine import timed
 from dropscope.measures import PLAIN_TABLE
-from dropscope.runs.finalists import ranking_replicates
+from dropscope.runs.intervals import ranking_replicates
 from dropscope.runs.rows import RowMaker, score_all
 
 _VALUES = 1 << 18  # that are scored or resampled to time it
@@ -53,7 +53,7 @@ def expected_rest(maker: RowMaker, keep: int | None) -> Rest:
     scoring = timed(lambda: score_all(rankings, made_up, right, None), device, 2) / made_up.shape[1]
     drawn = resamples(n, None, min(REPLICATES, max(10, _VALUES // n)), 0)
     once = timed(lambda: ranking_replicates(rankings, made_up[0, 0], right[0], drawn), device, 2)
-    bootstrapping = once * REPLICATES / len(drawn)
+    bootstrapping = once * (REPLICATES + HALVES) / len(drawn)
     few = maker.session.data.batches[0].take(range(min(16, maker.session.data.batches[0].n)))
     with torch.no_grad(), maker.session.sealed():
         plain = timed(lambda: maker.session.plain(few), device, 2) / few.n

@@ -13,6 +13,7 @@ from dropscope import scores
 from dropscope.errors import BadInput, Phrase
 from dropscope.model import digest
 from dropscope.runs.finalists import select_finalists
+from dropscope.runs.intervals import picked_from, widened
 from dropscope.runs.result import Run
 from dropscope.runs.rows import beside_single_pass
 from dropscope.runs.store import Store
@@ -73,10 +74,11 @@ def _read(folder: Path) -> Run:
     baseline, intervals, examples = (store.read_table(name) for name in ("baseline", "intervals", "examples"))
     rows = store.read_rows()
     found = rows.placement.nunique()
-    if baseline is None or intervals is None or examples is None or found < spec["count"]:
+    older = intervals is None or "picked_from" not in intervals
+    if baseline is None or intervals is None or examples is None or older or found < spec["count"]:
         received = Phrase(f"{folder} with {found} of {spec['count']} placements")
         if found == spec["count"]:
-            received = Phrase(f"{folder} without intervals.parquet, which older versions do not write")
+            received = Phrase(f"{folder} without the intervals that this version writes")
         remedy = "run the same sweep with out= this folder again: it does only what is missing"
         raise BadInput("folder must hold a finished run", "folder", received, remedy)
     levels = scores.reference_levels(float(baseline.accuracy.iloc[0]), spec["examples"])
@@ -96,6 +98,7 @@ def _check_kin(first: Run, other: Run) -> None:
 def _merged(runs: Sequence[Run]) -> Run:
     """One run of all placements, each as the first run has it."""
     tables = {name: _joined([getattr(run, name) for run in runs]) for name in ("rows", "intervals", "examples")}
+    tables["intervals"] = widened(tables["intervals"], tables["examples"], picked_from(tables["rows"]))
     placements = [str(text) for text in tables["rows"].placement.unique()]
     spec = runs[0].spec | {"placements": digest(placements), "count": len(placements)}
     engine = " and ".join(dict.fromkeys(run.engine for run in runs))

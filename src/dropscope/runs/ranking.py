@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from dropscope.display import Table
+from dropscope.runs.intervals import INTERVAL, LEAST_ERRORS
 
 _ARROWS = {"lower": "↓", "higher": "↑"}
 _DIFFERENCE, _INTERVAL = "vs plain", "95 % interval"
-_RANKS = {"accuracy↑": 1, _INTERVAL: 2, "cost↓": 3}  # what a narrow terminal leaves out, the highest first
+_RANKS = {_INTERVAL: 1, "accuracy↑": 2, "cost↓": 3}  # what a narrow terminal leaves out, the highest first
 _NAME = 30  # columns that a placement keeps
 
 
@@ -23,7 +24,7 @@ class BestRows(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
     @classmethod
     def of(cls, rows: pd.DataFrame, score: str, direction: str) -> BestRows:
         """`rows` with the columns that are printed first."""
-        first = [name for name in ("placement", "measure", "accuracy", score, "low", "high") if name in rows]
+        first = [name for name in ("placement", "measure", "accuracy", score, *INTERVAL) if name in rows]
         made = cls(rows[[*first, *(name for name in rows if name not in first)]])
         made.ranked_by, made.direction = score, direction
         return made
@@ -44,24 +45,48 @@ class BestRows(pd.DataFrame):  # type: ignore[misc]  # pandas has no types
 
 def best_table(rows: pd.DataFrame, score: str, direction: str, caption: str = "", notes: Iterable[str] = ()) -> Table:
     """The columns by which rows are chosen. An arrow says which direction is better."""
-    titles = ["placement", "measure", f"{score}{_ARROWS[direction]}"]
-    notes = list(notes)
-    if "aurc_minus_single_pass" in rows and score == "aurc":
-        titles.append(_DIFFERENCE)
-        notes.insert(0, f"{_DIFFERENCE}: aurc less that of one plain pass ranked by entropy; below 0 is better")
-    titles += ["accuracy↑"] + [_INTERVAL] * ("low" in rows and bool(rows.low.notna().any())) + ["cost↓"]
-    cells = [_cells(row, score, titles) for row in rows.to_dict("records")]
-    return Table(titles, cells, caption, notes, names=2, least=_NAME, ranks=[_RANKS.get(title, 0) for title in titles])
+    known = bool(rows.minus_single_pass.notna().any()) if "minus_single_pass" in rows else False
+    ends = known and bool(rows.minus_single_pass_low.notna().any())
+    titles = ["placement", "measure", f"{score}{_ARROWS[direction]}", *[_DIFFERENCE] * known, *[_INTERVAL] * ends]
+    titles += ["accuracy↑", "cost↓"]
+    differences = zip(*difference_cells(rows), strict=True) if known else iter(())
+    cells = [_cells(row, score, titles, next(differences, ("", ""))) for row in rows.to_dict("records")]
+    ranks = [_RANKS.get(title, 0) for title in titles]
+    said = [*(choice_notes(rows, score, direction) if known else []), *notes]
+    return Table(titles, cells, caption, said, names=2, least=_NAME, ranks=ranks)
 
 
-def _cells(row: dict[str, Any], score: str, titles: list[str]) -> list[str]:
+def choice_notes(rows: pd.DataFrame, score: str, direction: str) -> list[str]:
+    """What the difference to one plain pass and its interval are, and why there may be none."""
+    better = "below" if direction == "lower" else "above"
+    notes = [f"{_DIFFERENCE}: less the {score} of one plain pass; {better} 0 is better"]
+    if rows.minus_single_pass_low.notna().any():
+        of = int(rows.picked_from.max())
+        chosen = f", for the best of {of:,} rows on the same examples" if of > 1 else ""
+        notes.append(f"{_INTERVAL}: of {_DIFFERENCE}{chosen}")
+    few = rows.errors[rows.errors < LEAST_ERRORS]
+    if len(few):
+        notes.append(f"no interval with fewer than {LEAST_ERRORS} errors, or right answers (here {int(few.min())})")
+    elif rows.errors.isna().any() and rows.errors.notna().any():
+        notes.append('no interval of rows that are no finalists: keep="all" has one for each')
+    return notes
+
+
+def difference_cells(rows: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """The difference of each row to one plain pass, and its interval, in words."""
+    values = ["" if pd.isna(value) else f"{value:+.4f}" for value in rows.minus_single_pass]
+    ends = zip(rows.minus_single_pass_low, rows.minus_single_pass_high, strict=True)
+    return values, ["" if pd.isna(low) else f"{low:+.4f} to {high:+.4f}" for low, high in ends]
+
+
+def _cells(row: dict[str, Any], score: str, titles: list[str], difference: tuple[str, str]) -> list[str]:
     plain = row["measure"].startswith("plain_") and row["placement"] == "none"
     cells = {
         "placement": "plain pass" if plain else row["placement"],
         "measure": row["measure"],
-        _DIFFERENCE: f"{row.get('aurc_minus_single_pass', 0.0):+.4f}",
+        _DIFFERENCE: difference[0],
+        _INTERVAL: difference[1],
         "accuracy↑": f"{row['accuracy']:.4f}",
-        _INTERVAL: "" if pd.isna(row.get("low")) else f"{row['low']:.4f}–{row['high']:.4f}",
         "cost↓": f"{row['cost']:.1f}×" if row["cost"] < 100 else f"{row['cost']:.0f}×",
     }
     return [cells.get(title, f"{row[score]:.4f}") for title in titles]

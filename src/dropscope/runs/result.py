@@ -12,7 +12,8 @@ import pandas as pd
 from dropscope import scores
 from dropscope.checks import check_choice
 from dropscope.display import Table
-from dropscope.runs.finalists import AGAINST, INTERVAL
+from dropscope.runs.finalists import AGAINST
+from dropscope.runs.intervals import INTERVAL, picked_from
 from dropscope.runs.plots import RunPlots
 from dropscope.runs.ranking import BestRows, best_table
 from dropscope.runs.verdicts import Judgement, judge
@@ -30,7 +31,8 @@ class Run:
             computed instead, where two are equal by mathematics.
         baseline: The measures of one plain pass, scored on the same examples.
         intervals: A row per finalist or baseline and score: `value`, its 95 % interval `low` to `high`,
-            `minus_single_pass` (the difference to one plain pass) and the interval of that, paired by example.
+            `minus_single_pass` (the difference to one plain pass) and the interval of that, paired by example. The
+            latter hold for all `picked_from` rows at once; without ten `errors` there are none.
         examples: Per-example uncertainty and correctness of the finalists and the baseline.
         spec: What identifies the run: data, weights, code, placements, seed.
         engine: The engine that ran: "shared" or "loop".
@@ -77,8 +79,8 @@ class Run:
         mc, plain = rankings.values()
         names = (str(mc.placement.iloc[0]), str(mc.measure.iloc[0]), AGAINST)
         groups = mc.group.tolist() if "group" in mc else None
-        picked_from = int(self.rows.equivalent_to.isna().sum())
-        return judge(names, mc, plain, groups=groups, picked_from=picked_from, seed=self.spec.get("seed", 0))
+        seed = self.spec.get("seed", 0)
+        return judge(names, mc, plain, groups=groups, picked_from=picked_from(self.rows), seed=seed)
 
     def rankings(self) -> dict[str, pd.DataFrame]:
         """Per-example values of the row of least AURC and of one plain pass, by name; empty where none are kept."""
@@ -124,15 +126,20 @@ class Run:
             score: A score that they have, or "accuracy".
 
         Returns:
-            The rows with columns `low` and `high` (95 % interval of the score), `minus_single_pass_low` and
-            `minus_single_pass_high` (of its difference to one plain pass); NaN where none are kept.
+            The rows with columns `low` and `high` (95 % interval of the score), `minus_single_pass` (its difference
+            to one plain pass), `minus_single_pass_low` and `minus_single_pass_high` (which hold for all `picked_from`
+            rows of the sweep at once) and `errors`; NaN where none are kept.
 
         Raises:
             BadInput: For a score that the rows do not have.
         """
         check_choice(score, "score", list(self.intervals.score.unique()))
-        found = self.intervals[self.intervals.score == score][["placement", "measure", *INTERVAL]]
-        return table.join(found.set_index(["placement", "measure"]), on=["placement", "measure"])
+        found = self.intervals[self.intervals.score == score][
+            ["placement", "measure", *INTERVAL, "errors", "picked_from"]
+        ]
+        plain = float(self.baseline[score][self.baseline.measure == AGAINST].iloc[0])
+        known = table.join(found.set_index(["placement", "measure"]), on=["placement", "measure"])
+        return known.assign(minus_single_pass=known[score] - plain)
 
     def __repr__(self) -> str:
         return self._table(count=3, baselines=1).text()

@@ -19,7 +19,8 @@ from dropscope.model import code_fingerprint, digest, weights_fingerprint
 from dropscope.placement import Placement, own_noise
 from dropscope.progress import stage, track
 from dropscope.runs.estimates import expected_rest
-from dropscope.runs.finalists import interval_table, select_finalists
+from dropscope.runs.finalists import select_finalists
+from dropscope.runs.intervals import interval_table
 from dropscope.runs.result import Run
 from dropscope.runs.rows import RowMaker, beside_single_pass
 from dropscope.runs.store import Store, ordered_rows
