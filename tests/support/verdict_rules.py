@@ -130,6 +130,7 @@ class _Items:
     def __init__(self, draw: Draw, loss: float) -> None:
         """Six models are at chance and cannot lose; the others answer right with .65 to .95, by model and context."""
         self.names = tuple(f"m{m}" for m in range(_MODELS))
+        self.replicates = {name: name for name in self.names}
         context = np.repeat(np.arange(_CONTEXTS), 2)
         easy = 0.1 * draw.normal(size=_CONTEXTS)[context]
         self.tables = {}

@@ -75,6 +75,7 @@ class _Passes:
     def __init__(self, draw: Draw, gain: float) -> None:
         """Steady models are more accurate by `gain`. Accuracies lie around .5, where spread says nothing about them."""
         self.names = tuple(f"m{m}" for m in range(_MODELS))
+        self.replicates = {name: name for name in self.names}
         context = np.repeat(np.arange(2 * _CONTEXTS), 2)
         easy = 0.1 * draw.normal(size=2 * _CONTEXTS)[context]
         firmness = np.exp(draw.normal(0, 1.0, _MODELS))

@@ -94,6 +94,83 @@ def placement(on: Bench, mode: str = "config", number: int = 1) -> Placement:
     return placement_of(CONFIGURATIONS[number], mode, reached)
 
 
+# --- variants, configurations and the surface -------------------------------------------------------------------------
+
+
+def test_depths_and_seeds_of_one_checkpoint_become_models(folder: Path, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"layers": [1, 2], "seeds": 2, "configurations": [".2/.2", ".6/.1"], "surface": [0.3]}
+    found = study.run(planned(folder, tmp_path / "out", "bert", "gpt2", **options))
+    models = found.tables["models"]
+    assert len(models) == 8
+    assert models.counts_as.nunique() == 4
+    assert (models.status == "ok").all()
+    sizes = models.groupby("counts_as").parameters.first()
+    assert sizes[f"{folder / 'bert'} (1 layer)"] < sizes[f"{folder / 'bert'} (2 layers)"]
+    assert set(found.tables["passes"].configuration) == {c.name for c in CONFIGURATIONS} | {"rates_0.2_0.2"}
+    surface = found.tables["surface"]
+    assert len(surface) == 8 * 4 * 3
+    plain = surface[(surface.attention_rate == 0) & (surface.ffn_rate == 0)]
+    assert (plain.difference == 0).all()
+    over = found.tables["surface_over_models"]
+    assert set(over.models) == {4}  # seeds are averaged
+    assert (found.folder / "figures" / "response_surface.png").exists()
+    text = (found.folder / "summary.md").read_text()
+    assert "8 trainings of 4 model(s)" in text
+    assert "4 models × " in " ".join(claim.how for claim in found.claims)
+
+
+def test_a_killed_surface_is_taken_up_and_a_grown_one_is_added_to(
+    folder: Path, tmp_path: Path, no_reports: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    real = networks.evaluate
+    monkeypatch.setattr(
+        networks, "evaluate", lambda on, placement, *rest: calls.append(placement) or real(on, placement, *rest)
+    )
+    study.run(planned(folder, tmp_path / "out", "bert", surface=[0.3]))
+    assert len(calls) == 5 + 4
+    study.run(planned(folder, tmp_path / "out", "bert", surface=[0.3], configurations=["0.2/0.2"]))
+    assert len(calls) == 5 + 4 + 1
+    study.run(planned(folder, tmp_path / "out", "bert", surface=[0.3, 0.5], configurations=["0.2/0.2"]))
+    assert len(calls) == 5 + 4 + 1 + 5
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "gpt-neo", "albert", "distilbert", "deberta"])
+def test_a_cut_network_runs_and_equals_the_first_layers(folder: Path, family: str) -> None:
+    whole = load_network(checkpoint_of(folder / family), 2, 0)
+    cut = load_network(checkpoint_of(folder / family), 2, 0, layers=1)
+    assert cut.config.num_hidden_layers == 1 < whole.config.num_hidden_layers
+    assert all(torch.equal(value, whole.state_dict()[name]) for name, value in cut.state_dict().items())
+    ids = torch.tensor([[5, 6, 7, 8]])
+    with torch.no_grad():
+        assert cut(input_ids=ids).logits.shape == (1, 2)
+    with refused("layers"):
+        load_network(checkpoint_of(folder / family), 2, 0, layers=99)
+
+
+def test_from_scratch_every_seed_has_weights_of_its_own(folder: Path) -> None:
+    one, same, other = (load_network(checkpoint_of(folder / "bert"), 2, s, scratch=True) for s in (0, 0, 1))
+    stored = load_network(checkpoint_of(folder / "bert"), 2, 0)
+    name = "bert.encoder.layer.0.attention.self.query.weight"
+    assert torch.equal(one.state_dict()[name], same.state_dict()[name])
+    assert not torch.equal(one.state_dict()[name], other.state_dict()[name])
+    assert not torch.equal(one.state_dict()[name], stored.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"seeds": 0}, "seeds"), ({"layers": [0]}, "layers"), ({"seeds": 2, "train": "none"}, "seeds"),
+        ({"scratch": True, "train": "none"}, "scratch"), ({"configurations": ["0.2"]}, "configurations"),
+        ({"configurations": ["0.2/1.0"]}, "configurations"), ({"surface": [1.5]}, "surface"),
+        ({"surface": [0.5], "train": "per_configuration"}, "surface"),
+    ],
+)  # fmt: skip
+def test_variants_that_cannot_be(folder: Path, tmp_path: Path, options: dict[str, Any], name: str) -> None:
+    with refused(name):
+        planned(folder, tmp_path / "out", "bert", **options)
+
+
 # --- the whole study --------------------------------------------------------------------------------------------------
 
 

@@ -13,15 +13,18 @@ import pytest
 import torch
 from PIL import Image
 
+import dropscope as ds
 from dropscope.errors import BadInput
 
 pytest.importorskip("cv2", reason="the extra medical is not installed")
 
+from dropscope.studies.where_to_drop import Options, plan
 from dropscope.studies.where_to_drop.mammograms import NORMAL, find_mammograms, read_image
 from dropscope.studies.where_to_drop.mammography import Protocol, balanced_accuracy, mammography_task
 from dropscope.studies.where_to_drop.networks import EFFNET_LAYERS, EffNet
 from dropscope.studies.where_to_drop.patients import split_mammograms
 from dropscope.studies.where_to_drop.preprocessing import Settings, steps
+from dropscope.studies.where_to_drop.published import published_for
 from dropscope.studies.where_to_drop.tasks import Task, TrainingRun
 from support.drawn_mammograms import write_table, write_tree
 from support.errors import refused
@@ -168,6 +171,26 @@ def test_the_task_on_the_mini_ddsm_tree(tree: Path, tmp_path: Path) -> None:
     expected = (raw - stack.mean(dtype=np.float64)) / stack.std(dtype=np.float64)
     np.testing.assert_allclose(task.validation[0][0, 0].numpy(), expected, atol=1e-5)
     assert task.about == task_on(tree, side=32, shares=SHARES, epochs=2, batch=8).about
+
+
+def test_masks_inside_the_blocks_and_the_papers_own_steps(table: Path, tmp_path: Path) -> None:
+    common: dict[str, Any] = {"data": table, "task": "mammography", "preset": "smoke", "device": "cpu"}
+    usual = plan(Options(**common, out=tmp_path / "a"), dry=True).task
+    inside = plan(Options(**common, out=tmp_path / "b", positions="activation", preprocessing="paper"), dry=True).task
+    assert inside.layers == ("stem.conv", "block1.shrink", "block2.shrink", "block3.shrink")
+    assert inside.penultimate == ("block3.shrink", "block2.shrink")
+    assert inside.positions == ("before_activation", "after_activation")
+    assert usual.penultimate == ("block3", "block2")
+    published = published_for(inside)
+    assert published is not None
+    assert {number.layer for number in published.single} == {"block2.shrink", "block3.shrink"}
+    assert inside.about["settings"]["whole_breast"] is False
+    assert usual.about["settings"]["whole_breast"] is True
+    assert any("as written" in text for text in inside.remarks)
+    run = ds.sweep(
+        inside.build().eval(), ds.PlacementGrid(inside.layers, (0.5,), inside.positions), inside.test, 2, progress=False
+    )
+    assert run.rows["equivalent_to"].notna().any()  # LeakyReLU commutes: before and after are one
 
 
 def test_training_is_a_function_of_its_seed_and_keeps_the_best_epoch(table: Path) -> None:

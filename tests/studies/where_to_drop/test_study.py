@@ -433,11 +433,36 @@ def test_a_share_of_a_mean_of_0_is_left_out() -> None:
         ("task", {"task": "mnist"}),
         ("split", {"split": "by_hand"}),
         ("augment", {"augment": "some"}),
+        ("noise", {"noise": "poisson"}),
+        ("preprocessing", {"preprocessing": "paper"}),
+        ("positions", {"positions": "activation"}),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_data_is_read(name: str, asked: dict[str, Any]) -> None:
     with refused(name):
         Options("not/there", **asked)
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "multinomial"])
+def test_another_noise_goes_through_the_study_and_decides_no_number(noise: str, tmp_path: Path) -> None:
+    options = Options(binary(tmp_path / "bin"), preset="smoke", device="cpu", out=tmp_path / "out", noise=noise)  # type: ignore[arg-type]
+    planned = plan(options)
+    outcome = run(replace(planned, size=replace(planned.size, rates=(0.5,), passes=3, test=40, train=60)))
+    rows = outcome.results[0].rows
+    assert rows["placement"].str.contains(f"noise={noise}").all()
+    assert rows["placement"].nunique() == (15 if noise == "multinomial" else 30)
+    assert {c.verdict for c in outcome.claims if c.name.startswith(("p_mean-", "single"))} == {"undecided"}
+    text = (outcome.folder / "summary.md").read_text()
+    assert f"{noise} noise instead of Bernoulli" in text
+
+
+def test_training_with_dropout_judges_rules_and_no_numbers(tmp_path: Path) -> None:
+    options = Options(binary(tmp_path / "bin"), preset="smoke", device="cpu", out=tmp_path / "out", train_dropout=True)
+    outcome = run(plan(options))
+    names = {claim.name for claim in outcome.claims}
+    assert "beats-plain" in names
+    assert "accuracy" not in names
+    assert "trained with dropout on (conv1 0.1" in (outcome.folder / "summary.md").read_text()
 
 
 def test_a_plan_reads_its_data_and_writes_nothing(tmp_path: Path) -> None:

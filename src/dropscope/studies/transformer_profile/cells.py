@@ -39,17 +39,37 @@ def nll(items: pd.DataFrame) -> pd.Series:
 
 
 def cell_table(e: Evaluations, configuration: str | None, group: str = OVERALL, score: Score = right) -> pd.DataFrame:
-    """A row per model and context: `value`, the mean of the score over the context's items."""
+    """A row per model and context: `value`, the mean of the score over the context's items and the model's seeds."""
     parts = []
     for model in e.names:
         if configuration is None or not e.has(model, configuration):
             continue
         items = e.outcomes(model, configuration, group)
-        parts.append(items[["group", "context"]].assign(model=model, value=score(items).to_numpy(float)))
+        parts.append(_keyed(e, model, items, score))
     if not parts:
         return pd.DataFrame(columns=["model", "context", "group", "value"])
     keys = ["model", "context", "group"]
     return pd.concat(parts, ignore_index=True).groupby(keys, as_index=False, sort=False).value.mean()
+
+
+def _keyed(e: Evaluations, model: str, items: pd.DataFrame, score: Score) -> pd.DataFrame:
+    return items[["group", "context"]].assign(model=e.replicates[model], value=score(items).to_numpy(float))
+
+
+def surface_cells(e: Evaluations, group: str, score: Score = right) -> dict[tuple[float, float], pd.DataFrame]:
+    """Cells as in `cell_table` at every point (attention rate, FFN rate) of the response surface."""
+    if e.surface is None:
+        return {}
+    part = e.surface if group == OVERALL else e.surface[e.surface["group"] == group]
+    keys, found = ["model", "context", "group"], {}
+    for point, items in part.groupby(["attention_rate", "ffn_rate"]):
+        keyed = [_keyed(e, str(model), own, score) for model, own in items.groupby("model", sort=False)
+                 if model in e.replicates]  # fmt: skip
+        if keyed:
+            found[float(point[0]), float(point[1])] = (
+                pd.concat(keyed, ignore_index=True).groupby(keys, as_index=False, sort=False).value.mean()
+            )
+    return found
 
 
 def differences(
@@ -71,10 +91,9 @@ def halves(e: Evaluations, group: str) -> dict[str, int]:
 def above_chance(e: Evaluations, group: str) -> set[tuple[str, int]]:
     """Models and halves: a model is above chance without dropout on the contexts of that half."""
     half, found = halves(e, group), set()
-    for model in e.names:
-        if not e.has(model, PLAIN):
-            continue
-        items = e.outcomes(model, PLAIN, group)
+    for model in dict.fromkeys(e.replicates[name] for name in e.names if e.has(name, PLAIN)):
+        networks = (name for name in e.names if e.replicates[name] == model and e.has(name, PLAIN))
+        items = pd.concat([e.outcomes(name, PLAIN, group) for name in networks])
         chance, _ = chance_of(items)
         means = right(items).groupby(items.context.to_numpy()).mean()
         side = means.index.map(lambda context: half[str(context)])

@@ -18,6 +18,7 @@ from torch import nn
 from dropscope import loading
 from dropscope.errors import BadInput, CheckpointNotFound, first_line
 from dropscope.injection import FIELDS, with_rates
+from dropscope.model import random_state_kept
 from dropscope.studies.transformer_profile.published import published_checkpoint
 
 
@@ -49,15 +50,42 @@ def read_checkpoints(names: Sequence[str]) -> tuple[dict[str, loading.Checkpoint
 
 
 def load_network(
-    checkpoint: loading.Checkpoint, classes: int, seed: int, rates: dict[str, float] | None = None
-) -> nn.Module:
+    checkpoint: loading.Checkpoint, classes: int, seed: int, rates: dict[str, float] | None = None,
+    layers: int | None = None, *, scratch: bool = False,
+) -> nn.Module:  # fmt: skip
     """The sequence classifier in float32 on the CPU; a head that the checkpoint lacks is drawn from `seed`.
 
     With `rates` (of `attention`, `hidden`, `head`) the model is built from a config with those in its family's fields.
+    With `layers` it has the first so many of its layers, with `scratch` all its weights are drawn from `seed`.
     """
     config = copy.deepcopy(checkpoint.config) if rates is None else with_rates(checkpoint.config, **rates)
     config.num_labels = classes
-    return _load(checkpoint.name, config, seed)[0]
+    if scratch:
+        auto = loading.import_transformers("the study of transformers").AutoModelForSequenceClassification
+        with loading.quiet(), random_state_kept():
+            torch.manual_seed(seed)
+            model = auto.from_config(config, trust_remote_code=False).float().eval()
+    else:
+        model = _load(checkpoint.name, config, seed)[0]
+    if layers is not None:
+        _cut(model, checkpoint.name, layers)
+    return model
+
+
+def _cut(model: Any, name: str, layers: int) -> None:
+    """Keeps the first so many layers. A family whose layers share their weights has a count and no list."""
+    depth = int(getattr(model.config, "num_hidden_layers", 0))
+    if layers > depth:
+        remedy = f"write layers={depth}"
+        raise BadInput(f"layers must be at most those of {name}", "layers", layers, remedy)
+    lists = [(parent, key) for parent in model.modules() for key, child in parent.named_children()
+             if isinstance(child, nn.ModuleList) and len(child) == depth]  # fmt: skip
+    if len(lists) != 1 and model.config.model_type != "albert":
+        raise BadInput(f"layers must be left out for {name}, whose layers are no one list", "layers", layers,
+                       "leave layers out")  # fmt: skip
+    for parent, key in lists:
+        setattr(parent, key, getattr(parent, key)[:layers])
+    model.config.num_hidden_layers = layers
 
 
 def head_is_trained(checkpoint: loading.Checkpoint, classes: int) -> bool:

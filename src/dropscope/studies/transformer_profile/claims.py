@@ -17,14 +17,22 @@ import pandas as pd
 from dropscope.analysis import Estimate, over_networks, rank_correlation, sign_test
 from dropscope.report import Claim, Verdict, decide, decide_all, format_estimate
 from dropscope.studies.transformer_profile import cells, published
-from dropscope.studies.transformer_profile.comparisons import READINGS, gaps, kind_gap
+from dropscope.studies.transformer_profile.comparisons import READINGS, gaps, kind_gap, over_models
 from dropscope.studies.transformer_profile.levels import pick
 from dropscope.studies.transformer_profile.published import LARGE, MARGIN, ROBUST, SMALL
 from dropscope.studies.transformer_profile.robustness import robustness_claims
-from dropscope.studies.transformer_profile.rows import HIGH_BOTH, MEMORY, OVERALL, PLAIN, REASONING, short
+from dropscope.studies.transformer_profile.rows import (
+    HIGH_BOTH,
+    LEAST_MODELS,
+    MEMORY,
+    OVERALL,
+    PLAIN,
+    REASONING,
+    short,
+)
 from dropscope.studies.transformer_profile.tables import Findings
 
-FEWEST = 3  # models that decide a claim about models
+FEWEST = LEAST_MODELS
 _POINTS = f"± {MARGIN:g} of accuracy"
 _OVER = "over models and contexts"
 
@@ -105,7 +113,7 @@ def _decoder_gap(f: Findings) -> Claim:
     by = kind_gap(f.e, f.levels) if _has_domains(f) else {}
     kinds = f.e.models.set_index("model").kind
     found = cells.able_cells(f.e, cells.cell_table(f.e, f.e.mc), *_domains(f))
-    decoders = {str(name) for name in kinds.index[kinds == "decoder"]}
+    decoders = f.e.replicates_of(kinds.index[kinds == "decoder"])
     estimate = cells.gap_between_models(found, decoders, MEMORY, REASONING)
     means = "; ".join(f"{kind}s {np.mean(gap):+.3f} ({len(gap)})" for kind, gap in by.items())
     return Claim(
@@ -158,7 +166,8 @@ def _reasoning_robust(f: Findings) -> Claim:
 
 
 def _small_steady(f: Findings) -> Claim:
-    estimate = rank_correlation(list(f.stability.parameters), list(f.stability["std"]))
+    steady = over_models(f.e, f.stability)
+    estimate = rank_correlation(list(steady.parameters), list(steady["std"]))
     first = ", ".join(f.e.short_names[m] for m in f.stability.model[:3])
     return Claim(
         "small_steady",
@@ -172,14 +181,14 @@ def _small_steady(f: Findings) -> Claim:
 
 
 def _mid_sized_best(f: Findings) -> Claim:
-    mid = {name for name, size in _sizes(f).items() if SMALL <= size < LARGE}
+    mid = f.e.replicates_of(name for name, size in _sizes(f).items() if SMALL <= size < LARGE)
     words = f"mid-sized ({SMALL // 10**6} to {LARGE // 10**6} M parameters)"
     statement = "Mid-sized models are the most accurate overall"
     return _size_claim(f, "mid_sized_best", statement, "deberta-v3-small leads with .796", OVERALL, mid, words)
 
 
 def _large_remember(f: Findings) -> Claim:
-    large = {name for name, size in _sizes(f).items() if size >= LARGE}
+    large = f.e.replicates_of(name for name, size in _sizes(f).items() if size >= LARGE)
     words = f"large ({LARGE // 10**6} M parameters and more, and {', '.join(published.CALLED_LARGE)})"
     before = "gpt2-medium .922, deberta-v3-base .938"
     return _size_claim(f, "large_remember", "Large models are the best at memory", before, MEMORY, large, words)
@@ -230,7 +239,7 @@ def _family(f: Findings) -> Claim:
 
 def _specialised(f: Findings) -> Claim:
     about = f.e.models.set_index("model").specialised
-    special = {str(name) for name in about.index[about.astype(bool)]}
+    special = f.e.replicates_of(about.index[about.astype(bool)])
     estimate = cells.between_models(cells.differences(f.e, PLAIN, f.e.mc), special)
     return Claim(
         "specialised_degrade",
@@ -252,7 +261,8 @@ def _calibration(f: Findings) -> Claim:
         part = part[part.configuration.isin(names) & (part["group"] == REASONING)]
     estimates = {}
     for score in ("ece", "aurc"):
-        by_model = part[part.score == score].groupby("model").difference.mean() if len(part) else []
+        own = part[part.score == score] if len(part) else part
+        by_model = own.groupby(own.model.map(f.e.replicates)).difference.mean() if len(part) else []
         estimate = over_networks(list(by_model))
         few = replace(estimate, low=math.nan, high=math.nan, p=math.nan)
         estimates[score] = estimate if estimate.n >= FEWEST else few

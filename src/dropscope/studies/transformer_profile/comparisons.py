@@ -102,10 +102,12 @@ def quartiles(e: Evaluations, levels: pd.DataFrame, stability: pd.DataFrame) -> 
 
     One test per group at .05/3. Cohen's d is over models. With fewer than four models there are no quarters.
     """
+    stability = over_models(e, stability)
     size = math.ceil(len(stability) / 4)
     rows = []
     for group in e.all_groups:
         accuracy = pick(levels, e.mc, group)
+        accuracy = accuracy.groupby([e.replicates.get(name, name) for name in accuracy.index]).mean()
         known = len(stability) >= 4
         steady = [accuracy[m] for m in stability.model[:size]] if known else []
         unsteady = [accuracy[m] for m in stability.model[-size:]] if known else []
@@ -119,6 +121,15 @@ def quartiles(e: Evaluations, levels: pd.DataFrame, stability: pd.DataFrame) -> 
             "d_over_models": cohens_d(steady, unsteady), "beyond_05_3": estimate.p < QUARTILE_ALPHA,
         })  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def over_models(e: Evaluations, stability: pd.DataFrame) -> pd.DataFrame:
+    """The table with one row per model where it has several of a model's trainings: their means, steadiest first."""
+    if stability.empty or all(name == model for name, model in e.replicates.items()):
+        return stability
+    own = stability.assign(model=stability.model.map(e.replicates)).groupby("model", sort=False)
+    table = own.agg({"family": "first", "kind": "first", "parameters": "mean", "std": "mean"}).reset_index()
+    return table.sort_values("std", kind="stable").reset_index(drop=True)
 
 
 def kinds(e: Evaluations, levels: pd.DataFrame) -> pd.DataFrame:
@@ -162,7 +173,7 @@ def drops(e: Evaluations, levels: pd.DataFrame) -> pd.DataFrame:
     readings = {
         READINGS[0]: (PLAIN, (HIGH_BOTH,)),
         READINGS[1]: (BASELINE, (HIGH_BOTH,)),
-        READINGS[2]: (PLAIN, e.stochastic),
+        READINGS[2]: (PLAIN, tuple(name for name in e.stochastic if name in published.TABLE_6)),
     }
     rows = []
     for name, (start, ends) in readings.items():

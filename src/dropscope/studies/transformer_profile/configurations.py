@@ -1,4 +1,4 @@
-"""The five configurations of the paper as placements: an attention rate and an FFN rate become sites of one model.
+"""Configurations as placements, the paper's five and others: an attention and an FFN rate become sites of one model.
 
 Owns both meanings of the rates. `config`: the paper's, what the config fields of the model's family reach (the hidden
 field also touches attention outputs, embeddings and some heads). `component`: exactly the attention weights and the
@@ -7,13 +7,13 @@ output of the feed-forward blocks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from dropscope.checks import check_choice
+from dropscope.checks import check_choice, check_rate
 from dropscope.errors import BadInput, Phrase
 from dropscope.injection import FIELDS, SiteMap, examine, resolve, with_rates
 from dropscope.model import Call, random_state_kept
@@ -41,6 +41,29 @@ CONFIGURATIONS = (
     Configuration("high_ffn", 0.1, 0.6),
     Configuration("high_both", 0.6, 0.6),
 )
+
+
+def rates_of(text: str, name: str = "configurations") -> Configuration:
+    """A configuration from its two rates, ATTENTION/FFN; one of the paper's keeps its name.
+
+    >>> rates_of("0.2/0.2"), rates_of(".6/.1").name
+    (Configuration(name='rates_0.2_0.2', attention=0.2, ffn=0.2), 'high_attention')
+    """
+    try:
+        attention, ffn = (float(part) for part in text.split("/"))
+    except ValueError as error:
+        remedy = "write 0.2/0.2, the rate of attention and that of the feed-forward blocks"
+        raise BadInput(f"{name} must be pairs of rates", name, text, remedy) from error
+    check_rate(attention, name), check_rate(ffn, name)
+    known = next((c for c in CONFIGURATIONS if (c.attention, c.ffn) == (attention, ffn)), None)
+    return known or Configuration(f"rates_{attention:g}_{ffn:g}", attention, ffn)
+
+
+def grid_of(rates: Sequence[float]) -> tuple[Configuration, ...]:
+    """Every attention rate with every FFN rate, 0 among both: the points of a response surface."""
+    each = sorted({0.0, *(check_rate(rate, "surface") for rate in rates)})
+    return tuple(Configuration(f"rates_{a:g}_{f:g}", a, f) for a in each for f in each)
+
 
 # Rates nobody configures: where they turn up in a model that was built with them, their field was read.
 _TELL_ATTENTION, _TELL_HIDDEN = 0.3141592653589793, 0.2718281828459045

@@ -58,6 +58,8 @@ class Training:
     device: torch.device
     configuration: Configuration | None = None
     mode: str = "config"
+    layers: int | None = None
+    scratch: bool = False
 
     @property
     def rates(self) -> dict[str, float] | None:
@@ -87,7 +89,11 @@ def fine_tune(path: Path, training: Training, about: dict[str, Any], *, show: bo
 
     name = training.configuration and training.configuration.name
     about = {**about, **asdict(training.tuning), "model": checkpoint.name, "configuration": name}
-    build = partial(load_network, checkpoint, training.classes, seed, training.rates)
+    about |= {"layers": training.layers} if training.layers is not None else {}
+    about |= {"scratch": True} if training.scratch else {}
+    build = partial(
+        load_network, checkpoint, training.classes, seed, training.rates, training.layers, scratch=training.scratch
+    )
     return trained_once(path, build, train, about)
 
 

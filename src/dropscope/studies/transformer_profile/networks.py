@@ -25,7 +25,6 @@ from dropscope.studies.transformer_profile.checkpoints import (
     remarks_on,
 )
 from dropscope.studies.transformer_profile.configurations import (
-    CONFIGURATIONS,
     Configuration,
     Reach,
     config_reach,
@@ -37,13 +36,15 @@ from dropscope.studies.transformer_profile.fine_tuning import Training, fine_tun
 from dropscope.studies.transformer_profile.options import Plan
 from dropscope.studies.transformer_profile.store import ModelParts
 from dropscope.studies.transformer_profile.tokens import Encoded, encode
+from dropscope.studies.transformer_profile.variants import Variant
 
 SENSITIVITY_RATE = 0.6
+_OF_A_POINT = ["item", "context", "group", "label", "frequency", "correct", "probability"]
 
 
-def profile_model(plan: Plan, checkpoint: Checkpoint) -> None:
-    """Writes the parts of one model that are not there yet."""
-    options, parts = plan.options, ModelParts(plan.folder, checkpoint.name)
+def profile_model(plan: Plan, checkpoint: Checkpoint, variant: Variant) -> None:
+    """Writes the parts of one network that are not there yet."""
+    options, parts = plan.options, ModelParts(plan.folder, variant.name, plan.configurations, plan.surface)
     digest = fingerprint(checkpoint)
     parts.check(digest)
     if parts.complete:
@@ -60,20 +61,23 @@ def profile_model(plan: Plan, checkpoint: Checkpoint) -> None:
     else:
         train, cuts = encode(checkpoint, plan.items.side("train"), options.long_texts)
         remarks += [f"to train on: {text}" for text in cuts]
-    for trained_for, served in _protocol(options.train):
+    for trained_for, served in _protocol(options.train, plan.configurations):
         left = [configuration for configuration in served if not parts.has(configuration.name)]
+        points = [point for point in plan.surface if not parts.has_point(point)]
         unmapped = any(configuration.name == "baseline" for configuration in served) and not parts.has_sensitivity
-        if not left and not unmapped:
+        if not left and not unmapped and not points:
             continue
-        net = _network(plan, checkpoint, train, trained_for, parts)
+        net = _network(plan, checkpoint, variant, train, trained_for, parts)
         on = bench(net, test, plan.device, plan.precision)
-        _write_facts(parts, checkpoint, digest, on, remarks)
-        by_fields = options.rates == "config" and left
+        _write_facts(parts, checkpoint, variant, digest, on, remarks)
+        by_fields = options.rates == "config" and (left or points)
         reach = config_reach(on.model, on.example, on.site_map, as_it_came=trained_for is None) if by_fields else None
         for configuration in left:
             _write_configuration(plan, parts, on, configuration, reach)
         if unmapped:
             _write_sensitivity(plan, parts, on)
+        if points:
+            _write_surface(plan, parts, on, points, reach)
 
 
 def sensitivity_map(
@@ -97,33 +101,39 @@ def sensitivity_map(
     return pd.DataFrame(rows, columns=columns)
 
 
-def _protocol(train: str) -> list[tuple[Configuration | None, tuple[Configuration, ...]]]:
+def _protocol(
+    train: str, configurations: tuple[Configuration, ...]
+) -> list[tuple[Configuration | None, tuple[Configuration, ...]]]:
     """(what a network is trained for, the configurations it is evaluated under)."""
     if train == "per_configuration":
-        return [(configuration, (configuration,)) for configuration in CONFIGURATIONS]
-    return [(None, CONFIGURATIONS)]
+        return [(configuration, (configuration,)) for configuration in configurations]
+    return [(None, configurations)]
 
 
 def _network(
-    plan: Plan, checkpoint: Checkpoint, train: Encoded | None, trained_for: Configuration | None, parts: ModelParts
-) -> nn.Module:
+    plan: Plan, checkpoint: Checkpoint, variant: Variant, train: Encoded | None, trained_for: Configuration | None,
+    parts: ModelParts,
+) -> nn.Module:  # fmt: skip
     options, classes = plan.options, len(plan.items.classes)
     if train is None:
         return load_network(checkpoint, checkpoint.config.num_labels, options.seed)
     training = Training(
-        checkpoint, train, classes, plan.tuning, options.seed, plan.device, trained_for, options.rates
+        checkpoint, train, classes, plan.tuning, variant.seed, plan.device, trained_for, options.rates,
+        variant.layers, variant.scratch,
     )  # fmt: skip
     about = {
-        "data": plan.items.fingerprint, "seed": options.seed, "long_texts": options.long_texts, "rates": options.rates,
+        "data": plan.items.fingerprint, "seed": variant.seed, "long_texts": options.long_texts, "rates": options.rates,
     }  # fmt: skip
     path = parts.weights(None if trained_for is None else trained_for.name)
     return fine_tune(path, training, about, show=options.progress)
 
 
-def _write_facts(parts: ModelParts, checkpoint: Checkpoint, digest: str, on: Bench, remarks: list[str]) -> None:
+def _write_facts(
+    parts: ModelParts, checkpoint: Checkpoint, variant: Variant, digest: str, on: Bench, remarks: list[str]
+) -> None:
     parts.write_model({
         "checkpoint": digest, "family": str(checkpoint.config.model_type), "kind": kind_of(checkpoint.config),
-        "specialised": is_specialised(checkpoint.name),
+        "specialised": is_specialised(checkpoint.name), "counts_as": variant.model,
         "parameters": sum(parameter.numel() for parameter in on.model.parameters()),
         "remarks": [*remarks, f"padding is {on.padding:.1%} of the computed tokens"],
     })  # fmt: skip
@@ -156,6 +166,19 @@ def _write_sensitivity(plan: Plan, parts: ModelParts, on: Bench) -> None:
     with track(f"{parts.name}, sensitivity", total, show=options.progress) as tick:
         table = sensitivity_map(on, SENSITIVITY_RATE, passes, options.masks, options.seed, tick)
     parts.write_sensitivity(table)
+
+
+def _write_surface(plan: Plan, parts: ModelParts, on: Bench, points: list[Configuration], reach: Reach | None) -> None:
+    options, total = plan.options, len(points) * plan.passes * len(on.encoded.tokens)
+    with track(f"{parts.name}, surface", total, show=options.progress) as tick:
+        for point in points:
+            try:
+                placement = placement_of(point, options.rates, reach)
+            except BadInput:  # rates that reach nothing in this family have no point
+                parts.write_point(point, pd.DataFrame(columns=_OF_A_POINT))
+                continue
+            found = evaluate(on, placement, plan.passes, options.masks, options.seed, tick)
+            parts.write_point(point, found.items[_OF_A_POINT])
 
 
 def _with_checkpoint_labels(plan: Plan, checkpoint: Checkpoint, test: Encoded) -> Encoded:

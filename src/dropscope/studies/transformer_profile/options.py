@@ -7,13 +7,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dropscope.checks import check_literals, check_passes, check_training_seed
+from dropscope.checks import check_count, check_literals, check_passes, check_training_seed
 from dropscope.errors import BadInput
 from dropscope.studies.transformer_profile.presets import PRESETS
+from dropscope.studies.transformer_profile.variants import Variant, list_variants
 
 if TYPE_CHECKING:  # the command line reads the options without waiting for torch
     import torch
 
+    from dropscope.studies.transformer_profile.configurations import Configuration
     from dropscope.studies.transformer_profile.fine_tuning import Tuning
     from dropscope.studies.transformer_profile.items import Items
 
@@ -38,8 +40,13 @@ class Options:
         passes: Passes per configuration; the preset's if not given.
         learning_rate: Of the fine-tuning.
         rates: What a rate reaches: the config fields of the family, or exactly each component.
+        configurations: Pairs of rates beside the paper's five, ATTENTION/FFN; the paper recommends 0.2/0.2 at most.
+        surface: Rates of a response surface: every attention rate with every FFN rate, 0 among them.
         masks: Masks of their own for every item, or one per pass.
         train: Train once, once per configuration, or not at all, for checkpoints that are trained already.
+        seeds: Trainings of each model, with seeds `seed`, `seed` + 1, …
+        layers: Depths: each checkpoint is also cut to its first so many layers before it is trained.
+        scratch: Train from new weights; checkpoints give their config and tokenizer alone.
         context: Memory items show the start of their paragraph.
         long_texts: Texts longer than a model takes: left out with their context, or cut; counted.
         precision: Of the passes; auto is bf16 on a GPU, with its difference to fp32 measured.
@@ -61,8 +68,13 @@ class Options:
     passes: int | None = None
     learning_rate: float = 2e-5
     rates: Literal["config", "component"] = "config"
+    configurations: Sequence[str] | None = None
+    surface: Sequence[float] | None = None
     masks: Literal["per_example", "per_pass"] = "per_example"
     train: Literal["once", "per_configuration", "none"] = "once"
+    seeds: int = 1
+    layers: Sequence[int] | None = None
+    scratch: bool = False
     context: bool = True
     long_texts: Literal["skip", "cut"] = "skip"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -82,6 +94,7 @@ class Options:
         if not isinstance(self.learning_rate, float) or not 0 < self.learning_rate < 1:
             remedy = "write learning_rate=2e-5"
             raise BadInput("learning_rate must be between 0 and 1", "learning_rate", self.learning_rate, remedy)
+        self._check_variants()
         names = self.model_names
         if not names or any(not name.strip() for name in names) or len(set(names)) < len(names):
             raise BadInput("models must name each folder or Hub checkpoint once", "models", list(names),
@@ -105,6 +118,21 @@ class Options:
             return PRESETS[self.preset].models
         return tuple(str(Path(name).expanduser()) if name.startswith("~") else name for name in self.models)
 
+    def _check_variants(self) -> None:
+        check_count(self.seeds, "seeds", 3)
+        for depth in self.layers or ():
+            check_count(depth, "layers", 2)
+        if self.train == "none":
+            for name, given in (("seeds", self.seeds > 1), ("layers", bool(self.layers)), ("scratch", self.scratch)):
+                if given:
+                    what = f"{name} must be left out with train='none', which trains nothing"
+                    raise BadInput(what, name, getattr(self, name), f"leave {name} out, or write train='once'")
+        if self.surface and self.train == "per_configuration":
+            what = (
+                "surface must be left out with train='per_configuration', whose networks serve one pair of rates each"
+            )
+            raise BadInput(what, "surface", list(self.surface), "leave surface out, or write train='once'")
+
     def _refuse(self, names: Sequence[str], given: str) -> None:
         for name in names:
             value = getattr(self, name)
@@ -123,6 +151,14 @@ class Plan:
     sensitivity_passes: int
     tuning: Tuning
     device: torch.device
+    configurations: tuple[Configuration, ...]
+    surface: tuple[Configuration, ...] = ()
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The networks of the run: each model at each depth with each training seed."""
+        o = self.options
+        return list_variants(self.models, o.layers, range(o.seed, o.seed + o.seeds), scratch=o.scratch)
 
     @property
     def folder(self) -> Path:

@@ -20,6 +20,7 @@ from dropscope.studies.transformer_profile.options import Plan
 from dropscope.studies.transformer_profile.presets import PRESETS
 from dropscope.studies.transformer_profile.recommendations import RULE, overall_only
 from dropscope.studies.transformer_profile.rows import OVERALL, PLAIN, Evaluations, read_rows
+from dropscope.studies.transformer_profile.surface import surface_map
 from dropscope.studies.transformer_profile.tables import Findings, all_tables, analyse
 
 TITLE = "Dropout robustness and cognitive profile of transformers"
@@ -51,7 +52,20 @@ def report_rows(folder: Path) -> Report:
     tables = _write_tables(folder, f)
     _write_figures(folder, f)
     few = ["Claims about models need three of them; those left undecided are not listed."] * (len(e.names) < FEWEST)
+    few += _trainings(e)
     return Report(tables, tuple(judge_claims(f)), (*_skipped(e), *_results(f), *few))
+
+
+def _trainings(e: Evaluations) -> list[str]:
+    """What claims about models are about, where models were trained more than once."""
+    counted = set(e.models.get("counts_as", e.models.model))
+    if len(counted) == len(e.names):
+        return []
+    rows = "models, their seeds averaged" if set(e.replicates.values()) == counted else (
+        f"trainings of {'one model' if len(counted) == 1 else 'two models'}, so verdicts are about these and not about "
+        "models at large"
+    )  # fmt: skip
+    return [f"{len(e.names)} trainings of {len(counted)} model(s). Rows of the crossed tests are {rows}."]
 
 
 def _write_tables(folder: Path, f: Findings) -> dict[str, pd.DataFrame]:
@@ -77,6 +91,9 @@ def _write_figures(folder: Path, f: Findings) -> None:
             if model in f.e.short_names:
                 name = f"sensitivity_{_file_name(f.e.short_names[model])}"
                 write_figure(folder, name, figures.sensitivity_map(f.e, model), corner)
+    if f.e.surface is not None:
+        corner = _corner(f, OVERALL, int(f.levels.passes.max()), len(f.e.names))
+        write_figure(folder, "response_surface", surface_map(f.e), corner)
 
 
 def _corner(f: Findings, group: str, passes: int | None, models: int) -> str:
@@ -97,9 +114,9 @@ def _method(plan: Plan, models: pd.DataFrame) -> list[str]:
     sides = {side: plan.items.side(side) for side in ("train", "test")}
     groups = ", ".join(f"{count} {name}" for name, count in sides["test"].groupby("group").size().items())
     how = {
-        "once": f"Each model was fine-tuned once at a learning rate of {tuning.learning_rate:g} for "
+        "once": f"Each network was fine-tuned once at a learning rate of {tuning.learning_rate:g} for "
         f"{tuning.epochs} epochs, with the checkpoint's own dropout.",
-        "per_configuration": "Each model was fine-tuned five times, with the dropout of the configuration it is "
+        "per_configuration": "Each network was fine-tuned once per configuration, with the dropout of the configuration it is "
         f"evaluated under, at {tuning.learning_rate:g} for {tuning.epochs} epochs.",
         "none": "The checkpoints came trained.",
     }[options.train]
@@ -115,9 +132,9 @@ def _method(plan: Plan, models: pd.DataFrame) -> list[str]:
     remarks = "".join(f" {text[0].upper()}{text[1:]}." for text in plan.items.remarks)
     return [
         f"{len(sides['train'])} items to train on, {len(sides['test'])} to test on ({groups}){none_shared}.{remarks}",
-        f"{how} Five configurations of an attention and an FFN rate, {plan.passes} passes each. Rates are {meaning}; "
-        f"{masks[options.masks]}. Every evaluation was audited: `audits.parquet` has the asked and the measured rate "
-        f"of every site. Two plain passes of the deterministic configuration agreed to the bit.",
+        f"{how} {len(plan.configurations)} configurations of an attention and an FFN rate, {plan.passes} passes each. "
+        f"Rates are {meaning}; {masks[options.masks]}. Every evaluation was audited: `audits.parquet` has the asked "
+        f"and the measured rate of every site. Two plain passes of the deterministic configuration agreed to the bit.",
         f"The sensitivity map has one site at a time at rate {SENSITIVITY_RATE:g}, {plan.sensitivity_passes} passes.",
         "## Models",
         "\n".join(f"- {row.model}: {row.remarks}" for row in ok.itertuples()),
@@ -159,8 +176,8 @@ def _scope(f: Findings) -> str:
         f"{len(e.names)} model(s) × {f.levels.configuration.nunique()} configurations; "
         f"{int(f.levels['items'].max())} items of {int(f.levels.contexts.max())} contexts; "
         f"{int(noisy.passes.max()) if len(noisy) else 0} passes; rates meant as {modes}; masks {masks}; "
-        f"training {protocols}{f', learning rate {rates}' if rates else ''}. One training run per model: differences "
-        "between models are also differences between training runs."
+        f"training {protocols}{f', learning rate {rates}' if rates else ''}. One training run per network: "
+        "differences between networks are also differences between training runs."
         + " So are those between configurations: each was trained for."
         * ("per_configuration" in protocols)
     )

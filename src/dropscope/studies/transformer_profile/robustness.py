@@ -37,6 +37,7 @@ def robustness_claims(f: Findings) -> list[Claim]:
 def _scale(f: Findings) -> Claim:
     sizes = f.e.models.set_index("model").parameters
     lost = cells.differences(f.e, PLAIN, f.e.mc)
+    sizes = sizes.groupby(sizes.index.map(f.e.replicates)).mean()
     estimate = cells.slope_on(lost, {str(m): math.log10(max(float(n), 1.0)) for m, n in sizes.items()})
     by_model = lost.groupby("model").value.mean() if len(lost) else pd.Series(dtype=float)
     ranks = rank_correlation([float(sizes[name]) for name in by_model.index], by_model.tolist())

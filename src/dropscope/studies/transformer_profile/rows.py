@@ -6,6 +6,7 @@ were evaluated on the same items. See `store` for how the rows are written.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ OVERALL, MEMORY, REASONING = "overall", "memory", "reasoning"
 PLAIN, BASELINE, HIGH_ATTENTION, HIGH_FFN, HIGH_BOTH = (
     "deterministic", "baseline", "high_attention", "high_ffn", "high_both",
 )  # fmt: skip
+LEAST_MODELS = 3  # that decide a claim about models
 
 COLUMNS = {
     "models": "model family kind parameters specialised status reason seconds_training learning_rate remarks",
@@ -28,7 +30,9 @@ COLUMNS = {
     "predictive_entropy bald",
     "audits": "model configuration site call asked measured fired",
     "sensitivity": "model layer component group rate accuracy std deterministic_accuracy",
+    "surface": "model attention_rate ffn_rate item context group label frequency correct probability",
 }
+_OPTIONAL = ("sensitivity", "surface")
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,17 @@ class Evaluations:
     items: pd.DataFrame
     audits: pd.DataFrame
     sensitivity: pd.DataFrame | None
+    surface: pd.DataFrame | None = None  # items at every point of the response surface
+
+    @cached_property
+    def replicates(self) -> dict[str, str]:
+        """What each network counts as in claims about models: its model, whatever the seed, where there are three of
+        them; else itself, and the claims are about trainings of a model."""
+        counted = dict(zip(self.models.model, self.models.get("counts_as", self.models.model), strict=True))
+        return counted if len(set(counted.values())) >= LEAST_MODELS else {name: name for name in counted}
+
+    def replicates_of(self, networks: Iterable[str]) -> set[str]:
+        return {self.replicates[name] for name in networks}
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -122,7 +137,7 @@ def read_rows(folder: Path) -> Evaluations:
         BadInput: Where one is absent or lacks a column, or the items of a model differ.
     """
     tables = {name: _table(folder, name) for name in COLUMNS}
-    absent = [name for name, table in tables.items() if table is None and name != "sensitivity"]
+    absent = [name for name, table in tables.items() if table is None and name not in _OPTIONAL]
     if absent:
         got = Phrase(f"none for {', '.join(absent)}")
         raise BadInput(f"{folder} must hold the tables of this study", "out", got, "run the study into this folder")
@@ -133,7 +148,7 @@ def read_rows(folder: Path) -> Evaluations:
     left = models[~models.model.isin(set(evaluated.model))]
     rows = Evaluations(
         evaluated.reset_index(drop=True), left.reset_index(drop=True),
-        **{name: tables[name] for name in ("configurations", "passes", "items", "audits", "sensitivity")},
+        **{name: tables[name] for name in ("configurations", "passes", "items", "audits", *_OPTIONAL)},
     )  # fmt: skip
     for model in rows.names:
         _check_same_items(rows, model)

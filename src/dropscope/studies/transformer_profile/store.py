@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ import pandas as pd
 from dropscope.atomic import atomic_write, read_json
 from dropscope.errors import BadInput, Phrase
 from dropscope.report import write_text
-from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS
+from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS, Configuration
 
 _OF_A_CONFIGURATION = ("passes", "items", "audits")
 _MODEL = ("model", "family", "kind", "parameters", "specialised", "status", "reason", "seconds_training",
-          "learning_rate", "remarks")  # fmt: skip
+          "learning_rate", "remarks", "counts_as")  # fmt: skip
 
 
 def slug(name: str) -> str:
@@ -37,8 +37,11 @@ def slug(name: str) -> str:
 class ModelParts:
     """The parts of one model."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        self.name = name
+    def __init__(
+        self, folder: Path, name: str, configurations: Sequence[Configuration] = CONFIGURATIONS,
+        surface: Sequence[Configuration] = (),
+    ) -> None:  # fmt: skip
+        self.name, self._configurations, self._surface = name, configurations, surface
         self._at = folder / "parts" / slug(name)
         self._folder = folder
 
@@ -56,9 +59,21 @@ class ModelParts:
     def complete(self) -> bool:
         return (
             (self._at / "model.json").exists()
-            and all(self.has(c.name) for c in CONFIGURATIONS)
+            and all(self.has(c.name) for c in self._configurations)
             and self.has_sensitivity
+            and all(self.has_point(c) for c in self._surface)
         )
+
+    def has_point(self, point: Configuration) -> bool:
+        return self._point(point).exists()
+
+    def write_point(self, point: Configuration, table: pd.DataFrame) -> None:
+        """Items at one point of the response surface."""
+        facts = {"model": self.name, "attention_rate": point.attention, "ffn_rate": point.ffn}
+        _write(self._point(point), table.assign(**facts)[[*facts, *table.columns]])
+
+    def _point(self, point: Configuration) -> Path:
+        return self._at / "surface" / f"{point.name}.parquet"
 
     def check(self, checkpoint: str) -> None:
         """Parts of one model come from one checkpoint."""
@@ -86,13 +101,17 @@ class ModelParts:
 
     def rows(self) -> list[dict[str, Any]]:
         """Rows of the configurations that are complete, in the order of the paper."""
-        at = [self._at / c.name / "configuration.json" for c in CONFIGURATIONS if self.has(c.name)]
+        at = [self._at / c.name / "configuration.json" for c in self._configurations if self.has(c.name)]
         return [read_json(path) for path in at]
 
     def tables(self, name: str) -> list[pd.DataFrame]:
         if name == "sensitivity":
             return [pd.read_parquet(self._at / "sensitivity.parquet")] if self.has_sensitivity else []
-        return [pd.read_parquet(self._at / c.name / f"{name}.parquet") for c in CONFIGURATIONS if self.has(c.name)]
+        if name == "surface":
+            return [pd.read_parquet(self._point(point)) for point in self._surface if self.has_point(point)]
+        return [
+            pd.read_parquet(self._at / c.name / f"{name}.parquet") for c in self._configurations if self.has(c.name)
+        ]
 
     def model_row(self, learning_rate: float, reason: str | None) -> dict[str, Any]:
         """The model's row: facts as far as they are known, `skipped` where there is a reason."""
@@ -108,6 +127,7 @@ class ModelParts:
             "status": "ok" if reason is None else "skipped", "reason": reason or "",
             "seconds_training": float(sum(read_json(path)["seconds"] for path in timed)),
             "learning_rate": learning_rate, "remarks": "; ".join(remarks),
+            "counts_as": facts.get("counts_as", self.name),
         }  # fmt: skip
 
 
@@ -120,12 +140,15 @@ def _on_precision(rows: list[dict[str, Any]]) -> list[str]:
     return [f"probabilities in bf16 differ from fp32 under the same masks by {spread}"]
 
 
-def write_tables(folder: Path, models: Mapping[str, str | None], learning_rate: float) -> pd.DataFrame:
+def write_tables(
+    folder: Path, models: Mapping[str, str | None], learning_rate: float,
+    configurations: Sequence[Configuration] = CONFIGURATIONS, surface: Sequence[Configuration] = (),
+) -> pd.DataFrame:  # fmt: skip
     """Writes the tables of these models (each with the reason why it was skipped, or None); returns that of models.
 
     Parts of a skipped model stay out of the other tables.
     """
-    parts = {name: ModelParts(folder, name) for name in models}
+    parts = {name: ModelParts(folder, name, configurations, surface) for name in models}
     evaluated = [parts[name] for name, reason in models.items() if reason is None]
     listed = pd.DataFrame(
         [parts[n].model_row(learning_rate, reason) for n, reason in models.items()], columns=list(_MODEL)
@@ -133,8 +156,10 @@ def write_tables(folder: Path, models: Mapping[str, str | None], learning_rate: 
     _write(folder / "models.parquet", listed)
     rows = pd.DataFrame([row for part in evaluated for row in part.rows()])
     _write(folder / "configurations.parquet", rows.drop(columns="remarks", errors="ignore"))
-    for name in (*_OF_A_CONFIGURATION, "sensitivity"):
+    for name in (*_OF_A_CONFIGURATION, "sensitivity", "surface"):
         tables = [table for part in evaluated for table in part.tables(name) if len(table)]
+        if name == "surface" and not tables:
+            (folder / "surface.parquet").unlink(missing_ok=True)  # of a run that asked for one
         if tables:
             _write(folder / f"{name}.parquet", pd.concat(tables, ignore_index=True))
     return listed

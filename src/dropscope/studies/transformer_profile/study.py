@@ -1,7 +1,7 @@
 """Study S2: how do transformers take dropout at inference, and is it memory or reasoning that suffers?
 
 "Dropout Robustness and Cognitive Profiling of Transformer Models via Stochastic Inference" (Caiado, Hahsler). `plan`
-checks the options and reads the items; `run` takes every model through training, five configurations and the
+checks the options and reads the items; `run` takes every model through training, its configurations and the
 sensitivity map, then writes the report. A model that cannot be loaded is reported and left out; the rest goes on.
 """
 
@@ -21,7 +21,7 @@ from dropscope.device import as_device
 from dropscope.errors import BadInput, DropscopeError, Phrase, first_line
 from dropscope.report import Claim, claim_folder
 from dropscope.studies.transformer_profile.checkpoints import kind_of, read_checkpoints
-from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS
+from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS, grid_of, rates_of
 from dropscope.studies.transformer_profile.fine_tuning import Tuning
 from dropscope.studies.transformer_profile.items import read_items, two_domains
 from dropscope.studies.transformer_profile.networks import profile_model
@@ -70,7 +70,10 @@ def plan(options: Options) -> Plan:
     passes = preset.passes if options.passes is None else options.passes
     fewer = min(preset.sensitivity_passes, passes)
     tuning = Tuning(options.learning_rate, preset.epochs)
-    return Plan(options, options.model_names, items, passes, fewer, tuning, device)
+    asked = (rates_of(text) for text in options.configurations or ())
+    configurations = tuple(dict.fromkeys((*CONFIGURATIONS, *asked)))
+    surface = grid_of(options.surface) if options.surface else ()
+    return Plan(options, options.model_names, items, passes, fewer, tuning, device, configurations, surface)
 
 
 def estimate(plan: Plan) -> dict[str, Any]:
@@ -78,8 +81,10 @@ def estimate(plan: Plan) -> dict[str, Any]:
     checkpoints, missing = read_checkpoints(plan.models)
     configs = {name: checkpoint.config for name, checkpoint in checkpoints.items()}
     sides = {side: len(plan.items.side(side)) for side in ("train", "test")}
-    stochastic = sum(not configuration.deterministic for configuration in CONFIGURATIONS)
-    layers = sum(int(getattr(config, "num_hidden_layers", 12)) for config in configs.values())
+    evaluated = (*plan.configurations, *plan.surface)
+    stochastic = sum(not configuration.deterministic for configuration in evaluated)
+    networks = [variant for variant in plan.variants if variant.checkpoint in configs]
+    layers = sum(v.layers or int(getattr(configs[v.checkpoint], "num_hidden_layers", 12)) for v in networks)
     return {
         "items": sides,
         "groups": plan.items.side("test").groupby("group").size().to_dict(),
@@ -89,9 +94,10 @@ def estimate(plan: Plan) -> dict[str, Any]:
             for name, checkpoint in checkpoints.items()
         },
         "missing": missing,
-        "evaluations": len(configs) * len(CONFIGURATIONS),
+        "networks": len(networks),
+        "evaluations": len(networks) * len(evaluated),
         "passes": plan.passes,
-        "predictions": len(configs) * (stochastic * plan.passes + 2) * sides["test"]
+        "predictions": len(networks) * (stochastic * plan.passes + 2) * sides["test"]
         + 2 * layers * plan.sensitivity_passes * sides["test"],
         "rates": plan.options.rates,
         "masks": plan.options.masks,
@@ -113,11 +119,14 @@ def run(plan: Plan) -> Outcome:
     claim_folder(plan.folder, plan.spec)
     plan.items.save(plan.folder / "dataset.parquet")
     skipped = _profile_models(plan)
-    if len(skipped) == len(plan.models):
+    if len(skipped) == len(plan.variants):
         reasons = Phrase("; ".join(f"{name}: {reason}" for name, reason in skipped.items()))
         what = "models must name at least one that can be loaded and evaluated"
         raise BadInput(what, "models", reasons, "name a folder with a checkpoint")
-    models = write_tables(plan.folder, {name: skipped.get(name) for name in plan.models}, plan.tuning.learning_rate)
+    reasons_by_name = {variant.name: skipped.get(variant.name) for variant in plan.variants}
+    models = write_tables(
+        plan.folder, reasons_by_name, plan.tuning.learning_rate, plan.configurations, plan.surface
+    )  # fmt: skip
     report = write_report(plan, models)
     rows = {"models": models, "passes": pd.read_parquet(plan.folder / "passes.parquet")}
     return Outcome(plan.folder, report.claims, {**report.tables, **rows})
@@ -125,17 +134,20 @@ def run(plan: Plan) -> Outcome:
 
 def _profile_models(plan: Plan) -> dict[str, str]:
     """Evaluates every model; returns why those that could not be were skipped."""
-    checkpoints, skipped = read_checkpoints(plan.models)
-    for name, checkpoint in checkpoints.items():
+    checkpoints, missing = read_checkpoints(plan.models)
+    skipped = {v.name: missing[v.checkpoint] for v in plan.variants if v.checkpoint in missing}
+    for variant in plan.variants:
+        if variant.name in skipped:
+            continue
         try:
-            profile_model(plan, checkpoint)
+            profile_model(plan, checkpoints[variant.checkpoint], variant)
         except DropscopeError as error:
-            if len(plan.models) == 1:
+            if len(plan.variants) == 1:
                 raise
-            skipped[name] = str(error)
+            skipped[variant.name] = str(error)
         except torch.OutOfMemoryError as error:
-            skipped[name] = f"it does not fit into memory: {first_line(error)}"
+            skipped[variant.name] = f"it does not fit into memory: {first_line(error)}"
         except Exception as error:  # a checkpoint may break in any way; the others are not to blame
-            log.warning("%s failed and is left out", name, exc_info=True)
-            skipped[name] = f"it failed: {type(error).__name__}: {first_line(error)}"
+            log.warning("%s failed and is left out", variant.name, exc_info=True)
+            skipped[variant.name] = f"it failed: {type(error).__name__}: {first_line(error)}"
     return skipped

@@ -17,6 +17,7 @@ from dropscope.studies.transformer_profile.comparisons import WITHIN_METHODS, ga
 from dropscope.studies.transformer_profile.levels import pick
 from dropscope.studies.transformer_profile.recommendations import RULE, Recommendation, recommend, recommendation_table
 from dropscope.studies.transformer_profile.rows import OVERALL, PLAIN, Evaluations, short
+from dropscope.studies.transformer_profile.surface import surface_tables
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def analyse(e: Evaluations, replicates: int = calibration.REPLICATES) -> Finding
         quartiles=comparisons.quartiles(e, run, steady),
         kinds=comparisons.kinds(e, run),
         drops=comparisons.drops(e, run),
-        family_or_size=comparisons.family_or_size(steady),
+        family_or_size=comparisons.family_or_size(comparisons.over_models(e, steady)),
         calibration=calibration.calibration_table(replicated),
         differences=calibration.difference_table(replicated),
         recommendations=recommend(e, run, replicated),
@@ -100,6 +101,7 @@ def all_tables(f: Findings) -> dict[str, tuple[pd.DataFrame, str]]:
             f.differences, "Scores of MC dropout minus those of one deterministic pass, paired",
         ),
         "recommendations": (recommendation_table(f.recommendations), RULE),
+        **surface_tables(f.e),
     }  # fmt: skip
 
 

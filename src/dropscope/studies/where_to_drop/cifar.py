@@ -103,6 +103,15 @@ def cifar_task(
         positions=("auto",) if chosen.named_positions else Task.positions,
         masks_inputs=not chosen.named_positions,
         about={"task": "cifar10", "network": network, "epochs": rounds, **data},
+        remarks=(_trained_with_dropout(),) if network == "cnn-dropout" else (),
+    )
+
+
+def _trained_with_dropout() -> str:
+    rates = ", ".join(f"{name} {rate:g}" for name, rate in TRAINING_RATES.items())
+    return (
+        f"The paper's network, trained with dropout on ({rates}; feature maps of convolutions, units of fc1), which "
+        "the paper leaves open: its rules are judged, its numbers are not."
     )
 
 

@@ -31,7 +31,8 @@ def curve_placements(task: Task) -> list[str]:
     second = ",".join(
         f"{name}={rate}" for name, rate in zip(layers[-3:], (0.7, 0.8, 0.4)[-len(layers[-3:]) :], strict=True)
     )
-    return list(dict.fromkeys([f"{layers[-1]}=0.8", second, f"{layers[0]}=0.5"]))
+    noise = "" if task.noise == "bernoulli" else f" noise={task.noise}"
+    return [f"{text}{noise}" for text in dict.fromkeys([f"{layers[-1]}=0.8", second, f"{layers[0]}=0.5"])]
 
 
 def curve_pair(study: StudyRows, measure: str = MEASURE) -> tuple[str, str] | None:

@@ -37,7 +37,7 @@ class Evaluation:
     @property
     def grid(self) -> Sequence[Placement]:
         """Every subset of the layers at every rate, before and after the activation where there is one."""
-        return PlacementGrid(self.task.layers, self.size.rates, self.task.positions)
+        return PlacementGrid(self.task.layers, self.size.rates, self.task.positions, (self.task.noise,))
 
     def run(self, net: nn.Module, name: str, accuracy: float, folder: Path) -> NetworkResult:
         """Everything about one network; its sweeps are kept in `folder`."""
@@ -66,7 +66,7 @@ class Evaluation:
         """Rows of the grid with masks on what the layers take in, which is what the authors' code masks."""
         if not self.task.masks_inputs:
             return None
-        grid = PlacementGrid(self.task.layers, self.size.input_rates, ("input",))
+        grid = PlacementGrid(self.task.layers, self.size.input_rates, ("input",), (self.task.noise,))
         return self._sweep(net, grid, folder / "inputs", "none").rows
 
     def _choose(self, net: nn.Module, folder: Path) -> pd.DataFrame:
@@ -75,7 +75,7 @@ class Evaluation:
         Labels are the plain pass's, so that every candidate ranks the same errors; the masks of the report are fresh.
         """
         task, passes, device = self.task, self.size.passes, self.device
-        grid = PlacementGrid(task.layers, self.size.rates)
+        grid = PlacementGrid(task.layers, self.size.rates, noise=(task.noise,))
         run = sweep(
             net, grid, task.validation, passes, label="plain", device=device, out=folder / "choice", keep="none",
             progress=self.progress,

@@ -24,7 +24,7 @@ from dropscope.studies.where_to_drop.augmentation import Amounts
 from dropscope.studies.where_to_drop.batches import UndersampledBatches
 from dropscope.studies.where_to_drop.cache import check_files, preprocess
 from dropscope.studies.where_to_drop.mammograms import ABNORMAL, NORMAL, Collection, Mammogram, find_mammograms
-from dropscope.studies.where_to_drop.networks import EFFNET_LAYERS, EffNet
+from dropscope.studies.where_to_drop.networks import EFFNET_CONVOLUTIONS, EFFNET_LAYERS, EffNet
 from dropscope.studies.where_to_drop.patients import (
     PAPER_SHARES,
     Split,
@@ -52,6 +52,7 @@ class Protocol:
     validation: int | None = None
     test: int | None = None
     balanced_test: bool = True
+    positions: str = "output"  # of masks at stem and blocks; or "activation": before and after their last one
     augment: str = "normal"  # which training images; or "all", or "none"
     epochs: int = 20
     batch: int = 32
@@ -87,15 +88,18 @@ def mammography_task(
         values -= np.float32(mean)
         values /= np.float32(spread)
 
+    inside = protocol.positions == "activation"
+    layers = EFFNET_CONVOLUTIONS if inside else EFFNET_LAYERS
     return Task(
         name="mammography",
-        layers=EFFNET_LAYERS,
-        penultimate=("block3", "block2"),  # what the paper calls "the second convolutional layer" may be either
+        layers=layers,
+        penultimate=layers[:-3:-1],  # what the paper calls "the second convolutional layer" may be either
         build=EffNet,
         train=partial(_train, protocol, train, validation),
         validation=_tensors(*validation),
         test=_tensors(*test),
-        positions=("auto",),  # a block's activations lie inside it; `networks.EFFNET_SITES` has before and after
+        positions=Task.positions if inside else ("auto",),
+        masks_inputs=not inside,  # the inputs that the authors mask are those of stem and blocks
         test_groups=[images[i].patient for i in parts.test],
         about={
             "task": "mammography", "split": protocol.split, "shares": list(protocol.shares),
@@ -103,7 +107,7 @@ def mammography_task(
             "augment": protocol.augment, "amounts": asdict(Amounts()), "settings": asdict(settings),
             "images": [len(parts.train), len(parts.validation), len(parts.test)],
             "fingerprint": digest([[one, i.patient, i.label] for one, i in zip(contents, images, strict=True)]),
-            "training_mean": mean, "training_std": spread,
+            "training_mean": mean, "training_std": spread, **({"positions": "activation"} if inside else {}),
         },
         exhibits=lambda out: write_preprocessing(out, images, settings),
         remarks=(
@@ -198,6 +202,10 @@ def _copy_remarks(contents: Sequence[str], parts: Split) -> list[str]:
 
 def _protocol_remarks(protocol: Protocol) -> list[str]:
     side, lines = protocol.preprocessing.side, []
+    if protocol.positions == "activation":
+        lines.append("Masks are before and after the last activation of stem and blocks, ahead of its BatchNorm.")
+    if not protocol.preprocessing.whole_breast:
+        lines.append("Preprocessing is the paper's as written: what Otsu's threshold and its marker rule leave.")
     if side < 200:
         lines.append(f"Images are {side}×{side}, not the paper's 200 or 224.")
     if protocol.augment == "normal":

@@ -142,12 +142,12 @@ EFFNET_LAYERS = ("stem", "block1", "block2", "block3")
 # non-negative factor, so before and after are one function. The BatchNorm behind it shifts, so they are another one
 # than `output`: a map that is dropped before it enters the next layer as a constant, one dropped after it as 0.
 # `stem@input` is the image: its one channel is kept or lost whole.
-_LAST_CONVOLUTIONS = ("stem.conv", "block1.shrink", "block2.shrink", "block3.shrink")
+EFFNET_CONVOLUTIONS = ("stem.conv", "block1.shrink", "block2.shrink", "block3.shrink")
 EFFNET_SITES: dict[str, tuple[str, ...]] = {
     "input": tuple(f"{layer}@input" for layer in EFFNET_LAYERS),
     "output": tuple(f"{layer}@output" for layer in EFFNET_LAYERS),
-    "before_activation": tuple(f"{layer}@before_activation" for layer in _LAST_CONVOLUTIONS),
-    "after_activation": tuple(f"{layer}@after_activation" for layer in _LAST_CONVOLUTIONS),
+    "before_activation": tuple(f"{layer}@before_activation" for layer in EFFNET_CONVOLUTIONS),
+    "after_activation": tuple(f"{layer}@after_activation" for layer in EFFNET_CONVOLUTIONS),
 }
 
 _SLOPE = 0.3  # of LeakyReLU: EffNet's (Freeman et al., 2018); the paper gives none

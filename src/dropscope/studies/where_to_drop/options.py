@@ -19,12 +19,15 @@ class Options:
         task: Which of the paper's tasks.
         network: For CIFAR-10: the paper's is the cnn.
         train_dropout: Train the paper's CIFAR-10 network with dropout on.
+        noise: Of the masks at inference; the paper's is bernoulli, multinomial one that it leaves open.
         model: A trained classifier of your own instead of a task: file.py:callable.
         sites: With `model`: its layers, the penultimate last; all of them (the last four at most) if not given.
         labels: Table of a folder of images, with columns file and label; labels.csv in the folder if not given.
         label_column: Column of the labels in a table; label, if present, if not given.
         image_size: With `model`: images are resized to one side, or HEIGHTxWIDTH.
         side: Mammography: side of the network's input; 200, or less in smaller presets, if not given.
+        preprocessing: Mammography: breast keeps the breast alone, paper has the steps as the paper writes them.
+        positions: Mammography: masks at the outputs of stem and blocks, or before and after their last activation.
         split: Mammography: by_image matches the paper; leaks are counted.
         augment: Mammography: which training images are augmented; the paper's are the normal ones.
         preset: How large: as in the paper, 15 minutes, or seconds.
@@ -40,12 +43,15 @@ class Options:
     task: Literal["cifar10", "mammography"] = "cifar10"
     network: Literal["cnn", "vit", "efficientnet"] = "cnn"
     train_dropout: bool = False
+    noise: Literal["bernoulli", "gaussian", "multinomial"] = "bernoulli"
     model: str | None = None
     sites: tuple[str, ...] | None = None
     labels: str | Path | None = None
     label_column: str | None = None
     image_size: str | None = None
     side: int | None = None
+    preprocessing: Literal["breast", "paper"] = "breast"
+    positions: Literal["output", "activation"] = "output"
     split: Literal["by_patient", "by_image"] = "by_patient"
     augment: Literal["normal", "all", "none"] = "normal"
     preset: Literal["paper", "small", "smoke"] = "small"
@@ -64,6 +70,10 @@ class Options:
         if self.seeds > 1 and (self.weights or self.model):
             what = "seeds must be 1 with weights or a model, which is one trained network"
             raise BadInput(what, "seeds", self.seeds, "leave seeds out, or leave weights and model out")
+        for name, usual in (("preprocessing", "breast"), ("positions", "output")):
+            if getattr(self, name) != usual and (self.task != "mammography" or self.model):
+                what = f"{name} must go with task='mammography'"
+                raise BadInput(what, name, getattr(self, name), f"leave {name} out")
         papers = self.task == "cifar10" and self.network == "cnn" and not self.weights and not self.model
         if self.train_dropout and not papers:
             got = Phrase(f"task={self.task}, network={self.network}, weights={self.weights}, model={self.model}")

@@ -7,7 +7,7 @@ so and every reading is reported.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dropscope.studies.where_to_drop.tasks import Task
 
@@ -84,13 +84,16 @@ _MAMMOGRAPHY = Published(
     early_layers_best=True,
 )
 
-_BY_TASK = {
-    "cifar10-cnn": (_CIFAR, ("conv1", "conv2", "conv3", "fc1")),
-    "mammography": (_MAMMOGRAPHY, ("stem", "block1", "block2", "block3")),
+_INSIDE = replace(
+    _MAMMOGRAPHY, single=tuple(replace(number, layer=f"{number.layer}.shrink") for number in _MAMMOGRAPHY.single)
+)  # the same layers, by their last convolutions
+_BY_TASK: dict[tuple[str, tuple[str, ...]], Published] = {
+    ("cifar10-cnn", ("conv1", "conv2", "conv3", "fc1")): _CIFAR,
+    ("mammography", ("stem", "block1", "block2", "block3")): _MAMMOGRAPHY,
+    ("mammography", ("stem.conv", "block1.shrink", "block2.shrink", "block3.shrink")): _INSIDE,
 }
 
 
 def published_for(task: Task) -> Published | None:
     """The paper's numbers where the task is one of its two, layers and all; None for every other network."""
-    published, layers = _BY_TASK.get(task.name, (None, ()))
-    return published if task.layers == layers else None
+    return _BY_TASK.get((task.name, task.layers))

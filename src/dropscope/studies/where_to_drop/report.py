@@ -107,6 +107,8 @@ def _tables(study: StudyRows, effects: pd.DataFrame) -> dict[str, tuple[pd.DataF
 def smaller_than_paper(task: Task, size: Preset) -> list[str]:
     """Each way in which a run is smaller than the paper's, by its preset or by its data."""
     paper, lines = PRESETS["paper"], []
+    if task.noise != "bernoulli":
+        lines.append(f"{task.noise} noise instead of Bernoulli")
     if size.rates != paper.rates:
         lines.append(f"rates {', '.join(f'{rate:g}' for rate in size.rates)} instead of .1 to .9")
     if size.passes != paper.passes:

@@ -35,7 +35,7 @@ from dropscope.studies.where_to_drop.preprocessing import Settings
 from dropscope.studies.where_to_drop.presets import SIDES, Preset, find_preset
 from dropscope.studies.where_to_drop.report import write_report
 from dropscope.studies.where_to_drop.rows import NetworkResult, load_result, save_result
-from dropscope.studies.where_to_drop.tasks import Task, TrainingRun, accuracy
+from dropscope.studies.where_to_drop.tasks import Task, TrainingRun, accuracy, with_noise
 
 _CPU = torch.device("cpu")
 
@@ -86,6 +86,7 @@ def plan(options: Options, *, dry: bool = False) -> Plan:
         task = _mammography(options, size, None if dry else folder / "prepared")
     else:
         task = _cifar(options, size)
+    task = with_noise(task, options.noise)
     weights = None if options.weights is None else Path(options.weights)
     if weights is not None:
         load_weights(task.build(), weights)  # a wrong file is refused here
@@ -177,7 +178,10 @@ def _mammography(options: Options, size: Preset, cache: Path | None) -> Task:
         test=size.test,
         augment=options.augment,
         epochs=Protocol.epochs if size.epochs is None else size.epochs,
-        preprocessing=Settings(side=options.side or SIDES[options.preset]),
+        positions=options.positions,
+        preprocessing=Settings(
+            side=options.side or SIDES[options.preset], whole_breast=options.preprocessing == "breast"
+        ),
     )
     labels = None if options.labels is None else Path(options.labels)
     return mammography_task(Path(options.data), labels, protocol, cache, show=options.progress)

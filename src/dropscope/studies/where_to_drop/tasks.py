@@ -6,7 +6,7 @@ CIFAR-10, mammography and a user's own classifier are each a `Task`; what sweeps
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,25 @@ class Task:
     validation: tuple[Tensor, Tensor]  # inputs, labels: a placement is chosen here
     test: tuple[Tensor, Tensor]  # … and reported here
     positions: tuple[str, ...] = ("before_activation", "after_activation")  # ("auto",): each layer's own only
+    noise: str = "bernoulli"  # at inference
     masks_inputs: bool = True  # whether the grid is repeated with masks on the layers' inputs
     test_groups: list[str] | None = None  # patients, where examples share them
     about: dict[str, Any] = field(default_factory=dict)  # fingerprint of data and recipe: a folder holds one study
     exhibits: Callable[[Path], object] | None = None  # writes figures of the data themselves into the study's folder
     remarks: tuple[str, ...] = ()  # for the summary: leaks, what was left out
+
+
+def with_noise(task: Task, noise: str) -> Task:
+    """The task under another noise at inference.
+
+    Multinomial noise is one place before and after a ReLU, and over the few channels of an image no draw is left at
+    high rates: it has one position and no masks on inputs.
+    """
+    if noise == task.noise:
+        return task
+    few = {"positions": ("auto",), "masks_inputs": False} if noise == "multinomial" else {}
+    words = f"Noise at inference is {noise}; the paper's is Bernoulli."
+    return replace(task, noise=noise, about={**task.about, "noise": noise}, remarks=(*task.remarks, words), **few)  # type: ignore[arg-type]
 
 
 def classification_loss(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
