@@ -116,7 +116,7 @@ def _method(plan: Plan, models: pd.DataFrame) -> list[str]:
     how = {
         "once": f"Each network was fine-tuned once at a learning rate of {tuning.learning_rate:g} for "
         f"{tuning.epochs} epochs, with the checkpoint's own dropout.",
-        "per_configuration": "Each network was fine-tuned once per configuration, with the dropout of the configuration it is "
+        "per_configuration": "Each network was fine-tuned once per configuration, with the dropout that it is "
         f"evaluated under, at {tuning.learning_rate:g} for {tuning.epochs} epochs.",
         "none": "The checkpoints came trained.",
     }[options.train]
