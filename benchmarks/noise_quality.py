@@ -79,6 +79,29 @@ def passes_in_blocks(seed: int) -> Words:
         yield noise.bits(noise.streams(seed, SITE, torch.arange(100), examples[:, None]), (1,))
 
 
+def _stratified(seed: int, passes: Tensor, examples: Tensor, units: int) -> Tensor:
+    numbers, places = noise.in_blocks(passes, "stratified")
+    return noise.bits(noise.Keys.of(noise.streams(seed, SITE, numbers, examples), places), (units,))
+
+
+def stratified_mask(seed: int) -> Words:
+    """Element after element of a very long unit vector in one pass of stratified draws; of the next example, then."""
+    for example in itertools.count():
+        yield _stratified(seed, torch.tensor(11), torch.tensor(example), CHUNK)
+
+
+def stratified_examples(seed: int) -> Words:
+    """Four units of examples 0, 1, 2, …, in one pass of stratified draws."""
+    for first in itertools.count(0, CHUNK // 4):
+        yield _stratified(seed, torch.tensor(6), torch.arange(first, first + CHUNK // 4), 4)
+
+
+def stratified_blocks(seed: int) -> Words:
+    """One unit of one example, in one pass of each block of stratified draws: blocks are independent."""
+    for first in itertools.count(0, CHUNK // 4):
+        yield _stratified(seed, torch.arange(first, first + CHUNK // 4) * 16 + 9, torch.tensor(7), 1)
+
+
 def _across(keys: list[tuple[int, int]]) -> Words:
     """For each pass: two units under each (seed, site)."""
     for first in itertools.count(0, 4096):
@@ -117,6 +140,9 @@ ORDERINGS: dict[str, Callable[[int], Words]] = {
     "map_along_channel": lambda seed: _maps(seed, (256, 128, 128), (1, 2, 0)),
     "attention_along_keys": lambda seed: _maps(seed, (16, 512, 512), (0, 1, 2)),
     "attention_along_queries": lambda seed: _maps(seed, (16, 512, 512), (0, 2, 1)),
+    "stratified_mask": stratified_mask,
+    "stratified_examples": stratified_examples,
+    "stratified_blocks": stratified_blocks,
     "attention_along_heads": lambda seed: _maps(seed, (16, 512, 512), (1, 2, 0)),
 }
 

@@ -38,6 +38,7 @@ class Subject:
     inputs: Callable[[int], Any]
     placements: tuple[str, ...]
     outputs: str = "logits"
+    draws: str = "independent"
     examples: int = 5
     batch_size: int = 2
 
@@ -68,6 +69,13 @@ SUBJECTS = {
     "lstm": Subject(zoo.recurrent, zoo.tokens, ("embed=.3", "rnn=.3", "none", "rnn=.3,last=.2")),
     "sequence first": Subject(lambda: zoo.encoder(False), zoo.sequences, ("ffn=.3", "none", "attention=.2", "own")),
     "many labels": Subject(zoo.cifar, zoo.images, ("conv3=.3", "none", "fc1=.5"), outputs="multilabel_logits"),
+    "stratified": Subject(
+        zoo.cifar,
+        zoo.images,
+        ("conv1=.2,fc1=.5", "none", "conv2=.3,fc1=.5 noise=gaussian", "conv2=.3 noise=even_noise", "fc1=.2"),
+        draws="stratified",
+    ),
+    "stratified texts": Subject(lambda: zoo.hugging_face("bert", "sdpa"), _texts, _TEXT, draws="stratified"),
     "bert": Subject(lambda: zoo.hugging_face("bert", "sdpa"), _texts, _TEXT),
     "gpt2": Subject(lambda: zoo.hugging_face("gpt2"), _texts, _TEXT),
     "deberta": Subject(lambda: zoo.hugging_face("deberta-v2"), _texts, _TEXT),
@@ -87,7 +95,8 @@ def session_of(name: str, batch_size: int | None = None, order: Sequence[int] | 
         rows = list(order)
         data = {key: value[rows] for key, value in data.items()} if isinstance(data, dict) else data[rows]
     size = subject.batch_size if batch_size is None else batch_size
-    return open_session(model_of(name), data, seed=3, outputs=subject.outputs, batch_size=size)
+    how = {"outputs": subject.outputs, "draws": subject.draws}
+    return open_session(model_of(name), data, seed=3, batch_size=size, **how)
 
 
 def engine_of(build: Build, name: str, **changed: Any) -> Engine:

@@ -24,14 +24,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class TestLoop(EngineContract):
-    subjects: ClassVar[tuple[str, ...]] = ("cnn", "own noise", "resnet", "unet", "lstm", "many labels", "bert")
+    subjects: ClassVar[tuple[str, ...]] = (
+        "cnn", "own noise", "resnet", "unet", "lstm", "many labels", "stratified", "bert",
+    )  # fmt: skip
     build = staticmethod(loop)
 
 
 class TestFoldedLoop(EngineContract):
     """Texts in order of length, several passes of a batch in one forward, in more than one forward."""
 
-    subjects: ClassVar[tuple[str, ...]] = ("bert", "gpt2", "deberta")
+    subjects: ClassVar[tuple[str, ...]] = ("bert", "gpt2", "deberta", "stratified texts")
 
     @staticmethod
     def build(session: Session, resolved: Sequence[ResolvedPlacement], passes: int) -> Engine:
@@ -52,8 +54,8 @@ class TestFoldedLoop(EngineContract):
 
 class TestShared(EngineContract):
     subjects: ClassVar[tuple[str, ...]] = (
-        "cnn", "own noise", "resnet", "unet", "lstm", "sequence first", "many labels", "bert", "gpt2",
-        "deberta",
+        "cnn", "own noise", "resnet", "unet", "lstm", "sequence first", "many labels", "stratified",
+        "bert", "gpt2", "deberta", "stratified texts",
     )  # fmt: skip
 
     @staticmethod

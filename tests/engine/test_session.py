@@ -72,6 +72,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "true is no number of passes": ({"passes": True}, "passes", "True"),
     "seed": ({"seed": 1.5}, "seed", "1.5"),
     "masks": ({"masks": "per_batch"}, "masks", "'per_pass'"),
+    "draws": ({"draws": "sobol"}, "draws", "stratified"),
     "engine": ({"engine": "fast"}, "engine", "loop"),
     "label": ({"label": "median"}, "label", "'mean'"),
     "measure": ({"measures": ["bold"]}, "measures", "did you mean 'bald'"),

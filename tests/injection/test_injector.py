@@ -38,7 +38,11 @@ def passes(model: nn.Module, placement: str, batch: Batch, count: int = 3, **opt
 def recorded(opened: Noise) -> list[tuple[Any, Tensor, Tensor, Tensor]]:
     """Every (point, before, after, keys) of the noise from now on."""
     seen: list[tuple[Any, Tensor, Tensor, Tensor]] = []
-    opened.watcher = lambda point, spec, before, after, keys: seen.append((point, before.clone(), after.clone(), keys))
+
+    def watch(point: Any, spec: Any, before: Tensor, after: Tensor, keys: keyed.Keys) -> None:
+        seen.append((point, before.clone(), after.clone(), keys.states))
+
+    opened.watcher = watch
     return seen
 
 

@@ -14,6 +14,7 @@ pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds")
 import dropscope as ds
 from dropscope.noise import kernels as noise_kernels  # only where Triton is
 from dropscope.noise import keyed as noise
+from dropscope.noise.strata import DRAWS
 from dropscope.tracing import attention as explicit
 from support import zoo
 
@@ -24,45 +25,52 @@ SITE = noise.site_key("a", 1)
 LAYOUT = noise.Layout(0, 1, -1)
 
 
-def parts(examples: int, passes: list[int]) -> tuple[int, Tensor, Tensor, Tensor]:
+def parts(examples: int, passes: list[int], draws: str = "independent") -> tuple[int, Tensor, Tensor, noise.Keys]:
     """Start, passes and examples as the kernels take them, and the keys of plain torch."""
-    chosen, ids = torch.tensor(passes), torch.arange(examples) * 7919 - 3
-    keys = noise.streams(-3, SITE, chosen, ids)
-    return noise.start(-3, SITE), chosen.to(DEVICE), ids.to(DEVICE), keys.to(DEVICE)
+    chosen, ids = torch.tensor(passes, device=DEVICE), (torch.arange(examples) * 7919 - 3).to(DEVICE)
+    numbers, places = noise.in_blocks(chosen, draws)
+    return noise.start(-3, SITE), chosen, ids, noise.Keys.of(noise.streams(-3, SITE, numbers, ids), places)
 
 
+@pytest.mark.parametrize("draws", DRAWS)
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 4, 9), (3, 600)])
-def test_words_are_those_of_plain_torch(shape: tuple[int, ...]) -> None:
-    start, chosen, ids, keys = parts(3, [4, 0, 2])
-    assert torch.equal(noise_kernels.words(start, chosen, ids, shape), noise.bits(keys, shape))
+def test_words_are_those_of_plain_torch(shape: tuple[int, ...], draws: str) -> None:
+    for passes in ([4, 0, 2], [15, 16, 1000]):
+        start, chosen, ids, keys = parts(3, passes, draws)
+        drawn = noise_kernels.words(start, chosen, ids, shape, stratified=draws == "stratified")
+        assert torch.equal(drawn, noise.bits(keys, shape))
 
 
 # The interpreter cuts bfloat16 off where a GPU rounds.
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, *([] if INTERPRETED else [torch.bfloat16])])
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 4, 9), (3, 600)])
 @pytest.mark.parametrize(("rate", "passes"), [(0.1, [2]), (0.6, [0, 5, 1])])
+@pytest.mark.parametrize("draws", DRAWS)
 def test_the_kernel_equals_the_plain_product(
-    shape: tuple[int, ...], dtype: torch.dtype, rate: float, passes: list[int]
+    shape: tuple[int, ...], dtype: torch.dtype, rate: float, passes: list[int], draws: str
 ) -> None:
-    start, chosen, ids, keys = parts(3, passes)
+    start, chosen, ids, keys = parts(3, passes, draws)
     value = torch.randn(3, *shape).to(DEVICE, dtype)
     plain = noise.disturb(value, keys, rate, "bernoulli", "element", LAYOUT)
-    assert torch.equal(noise_kernels.bernoulli(value, start, chosen, ids, rate), plain)
+    drawn = noise_kernels.bernoulli(value, start, chosen, ids, rate, stratified=draws == "stratified")
+    assert torch.equal(drawn, plain)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, *([] if INTERPRETED else [torch.bfloat16])])
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 4, 9), (3, 600)])
-def test_a_sum_and_a_layer_norm_on_the_way(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    start, chosen, ids, keys = parts(3, [0, 5, 1])
+@pytest.mark.parametrize("draws", DRAWS)
+def test_a_sum_and_a_layer_norm_on_the_way(shape: tuple[int, ...], dtype: torch.dtype, draws: str) -> None:
+    start, chosen, ids, keys = parts(3, [0, 5, 1], draws)
+    how = {"stratified": draws == "stratified"}
     value, other = (torch.randn(3, *shape).to(DEVICE, dtype) for _ in range(2))
     weight, bias = (torch.randn(shape[-1]).to(DEVICE, dtype) for _ in range(2))
     summed = noise.disturb(value, keys, 0.4, "bernoulli", "element", LAYOUT) + other
-    assert torch.equal(noise_kernels.bernoulli(value, start, chosen, ids, 0.4, other), summed)
+    assert torch.equal(noise_kernels.bernoulli(value, start, chosen, ids, 0.4, other, **how), summed)
     written = torch.full_like(value, torch.nan)
-    assert noise_kernels.bernoulli(value, start, chosen, ids, 0.4, other, written) is written
+    assert noise_kernels.bernoulli(value, start, chosen, ids, 0.4, other, written, **how) is written
     assert torch.equal(written, summed)
     plain = torch.nn.functional.layer_norm(summed, shape[-1:], weight, bias, 1e-6)
-    got = noise_kernels.normed(value, start, chosen, ids, 0.4, other, weight, bias, 1e-6)
+    got = noise_kernels.normed(value, start, chosen, ids, 0.4, other, weight, bias, 1e-6, **how)
     close = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
     torch.testing.assert_close(got, plain, atol=close, rtol=close)
 
@@ -92,12 +100,13 @@ def call(queries: int, keys: int, mask: str, width: int = 16) -> dict[str, Any]:
 
 @pytest.mark.parametrize("mask", ["none", "bool", "additive", "causal"])
 @pytest.mark.parametrize(("queries", "keys"), [(5, 5), (70, 70), (40, 33)])
-def test_attention_equals_attention_written_out(queries: int, keys: int, mask: str) -> None:
+@pytest.mark.parametrize("draws", DRAWS)
+def test_attention_equals_attention_written_out(queries: int, keys: int, mask: str, draws: str) -> None:
     asked, rate = call(queries, keys, mask), 0.4
-    start, chosen, ids, by_plain = parts(2, [1])
+    start, chosen, ids, by_plain = parts(2, [17], draws)
     exact = {name: x.float() if isinstance(x, Tensor) and x.is_floating_point() else x for name, x in asked.items()}
     plain = explicit.sdpa(exact, lambda w: noise.disturb(w, by_plain, rate, "bernoulli", "element", LAYOUT))
-    got = noise_kernels.attend(asked, start, chosen, ids, rate)
+    got = noise_kernels.attend(asked, start, chosen, ids, rate, stratified=draws == "stratified")
     torch.testing.assert_close(got.float(), plain, atol=4e-3, rtol=4e-3)
 
 
@@ -143,16 +152,17 @@ def test_more_heads_than_a_launch_takes_in_its_second_dimension() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_model_on_a_gpu_has_the_masks_it_has_on_a_cpu(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("draws", DRAWS)
+def test_a_model_on_a_gpu_has_the_masks_it_has_on_a_cpu(dtype: torch.dtype, draws: str) -> None:
     net = zoo.seeded(
         lambda: torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True), 2)
     ).eval()
     x = torch.randn(5, 9, 32)
-    with torch.no_grad(), ds.injected(net, "all=0.3", seed=4) as drawn:
+    with torch.no_grad(), ds.injected(net, "all=0.3", seed=4, draws=draws) as drawn:
         drawn.at(pass_=3, ids=range(5))
         slow = net(x)
     moved = net.to("cuda", dtype)
-    with torch.no_grad(), ds.injected(moved, "all=0.3", seed=4) as drawn:
+    with torch.no_grad(), ds.injected(moved, "all=0.3", seed=4, draws=draws) as drawn:
         drawn.at(pass_=3, ids=range(5))
         fast = moved(x.to("cuda", dtype))
     torch.testing.assert_close(fast.float().cpu(), slow, atol=0.15 if dtype == torch.bfloat16 else 1e-4, rtol=0.05)
@@ -160,17 +170,18 @@ def test_a_model_on_a_gpu_has_the_masks_it_has_on_a_cpu(dtype: torch.dtype) -> N
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_its_own_dropout_flows_into_sum_and_norm_unseen(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("draws", DRAWS)
+def test_its_own_dropout_flows_into_sum_and_norm_unseen(dtype: torch.dtype, draws: str) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(hidden_size=48, num_hidden_layers=3, num_attention_heads=3, intermediate_size=96)
     net = zoo.seeded(lambda: transformers.BertForSequenceClassification(config)).eval()
     ids, mask = torch.randint(5, 500, (6, 11)), (torch.arange(11) < torch.arange(6, 12)[:, None]).long()
     shown = {"input_ids": ids, "attention_mask": mask}
-    with torch.no_grad(), ds.injected(net, "own", seed=4) as drawn:
+    with torch.no_grad(), ds.injected(net, "own", seed=4, draws=draws) as drawn:
         drawn.at(pass_=3, ids=range(6))
         slow = net(**shown).logits
     moved, there = net.to("cuda", dtype), {name: value.cuda() for name, value in shown.items()}
-    with torch.no_grad(), ds.injected(moved, "own", seed=4) as drawn:
+    with torch.no_grad(), ds.injected(moved, "own", seed=4, draws=draws) as drawn:
         drawn.at(pass_=3, ids=range(6))
         fast = moved(**there).logits
     close = 0.02 if dtype == torch.bfloat16 else 1e-5

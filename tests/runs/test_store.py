@@ -138,6 +138,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
     "order of placements": ({"placements": ["last=.5", "0=.1", "0=.3", "0=.5"]}, "placements"),
     "label": ({"label": "plain"}, "label"),
     "masks": ({"masks": "per_pass"}, "masks"),
+    "draws": ({"draws": "stratified"}, "draws"),
     "measures": ({"measures": ["bald"]}, "measures"),
     "scores": ({"scores": ["aurc"]}, "scores"),
     "ids": ({"ids": "index"}, "keyed_by"),

@@ -15,6 +15,7 @@ from dropscope.cli.options import (
     AsJson,
     DataOptions,
     Device,
+    Draws,
     DryRun,
     LabelRule,
     Measures,
@@ -44,6 +45,7 @@ def run_try(
     budget: Annotated[float, typer.Option(help="Seconds to spend, roughly; less is tried where they do not do.")] = 60,
     passes: Passes = 100,
     seed: Seed = 0,
+    draws: Draws = "independent",
     outputs: Outputs = "logits",
     out: Annotated[str, typer.Option(help="Folder for rows, tables and the picture.")] = "dropscope-try",
     device: Device = None,
@@ -58,7 +60,7 @@ def run_try(
 
     loaded, data = load_both(model, source)
     options: dict[str, Any] = {
-        "budget": budget, "passes": passes, "seed": seed, "outputs": outputs, "device": device,
+        "budget": budget, "passes": passes, "seed": seed, "draws": draws, "outputs": outputs, "device": device,
         "precision": precision,
     }  # fmt: skip
     if dry_run:
@@ -90,6 +92,7 @@ def run_uncertainty(
     passes: Passes = 100,
     label: LabelRule = "mean",
     seed: Seed = 0,
+    draws: Draws = "independent",
     outputs: Outputs = "logits",
     out: Annotated[str | None, typer.Option(help="File for the whole table: .csv or .parquet.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
@@ -113,7 +116,9 @@ def run_uncertainty(
     check_choice(by, "sort", columns)
     loaded, data = load_both(model, source)
     used = asked or _usual_placement(loaded, data)
-    options: dict[str, Any] = {"seed": seed, "outputs": outputs, "device": device, "precision": precision}
+    options: dict[str, Any] = {
+        "seed": seed, "draws": draws, "outputs": outputs, "device": device, "precision": precision
+    }  # fmt: skip
     if dry_run:
         _print_plan({"placement": str(used), "passes": passes, "measures": columns, "would_write": out}, as_json)
         return

@@ -16,6 +16,7 @@ from dropscope.cli.options import (
     AsJson,
     DataOptions,
     Device,
+    Draws,
     DryRun,
     LabelRule,
     Memory,
@@ -110,6 +111,7 @@ def sweep(
     source: DataOptions,
     passes: Passes = 100,
     seed: Seed = 0,
+    draws: Draws = "independent",
     label: LabelRule = "mean",
     objective: Objective = "aurc",
     outputs: Outputs = "logits",
@@ -128,8 +130,8 @@ def sweep(
 
     loaded, dataset = load_both(model, source)
     options: dict[str, Any] = {
-        "seed": seed, "label": label, "outputs": outputs, "device": device, "memory": memory, "out": out,
-        "precision": precision,
+        "seed": seed, "draws": draws, "label": label, "outputs": outputs, "device": device, "memory": memory,
+        "out": out, "precision": precision,
     }  # fmt: skip
     if dry_run:
         with asked.explained():

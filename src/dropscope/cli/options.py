@@ -73,6 +73,10 @@ PlacementText = Annotated[
 ]
 Passes = Annotated[int, typer.Option(help="Passes per placement.")]
 Seed = Annotated[int, typer.Option(help="Seed of the noise.")]
+_Draws = Literal["independent", "stratified"]
+Draws = Annotated[
+    _Draws, typer.Option(**in_words("How passes are drawn: stratified ones have more exact means.", _Draws))
+]
 Measures = Annotated[str | None, typer.Option(help="Measures, comma-separated. Default: the usual ones of the task.")]
 LabelRule = Annotated[
     Literal["mean", "plain"], typer.Option(help="What predicts the label: the averaged passes, or one plain pass.")

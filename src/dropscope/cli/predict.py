@@ -11,7 +11,7 @@ from dropscope.checks import check_passes
 from dropscope.cli.app import app
 from dropscope.cli.console import print_json, records, stdout
 from dropscope.cli.model import load_model, with_noises
-from dropscope.cli.options import AsJson, Device, DryRun, Memory, ModelName, Outputs, Passes, Seed, words
+from dropscope.cli.options import AsJson, Device, Draws, DryRun, Memory, ModelName, Outputs, Passes, Seed, words
 from dropscope.errors import BadInput
 from dropscope.placement import Placement
 
@@ -67,6 +67,7 @@ def run_predict(
     ] = "per_example",
     batch_size: Annotated[int, typer.Option(help="Windows at once.")] = 4,
     seed: Seed = 0,
+    draws: Draws = "independent",
     device: Device = None,
     memory: Memory = "auto",
     overlays: Annotated[bool, typer.Option(help="Draw a picture of every case, and one of all.")] = True,
@@ -82,9 +83,9 @@ def run_predict(
     from dropscope.loading import as_class_names, load_transforms
 
     options: dict[str, Any] = {
-        "passes": passes, "roi": window, "overlap": overlap, "seed": seed, "masks": masks, "outputs": outputs,
-        "scale": scale, "batch_size": batch_size, "device": device, "memory": memory, "labels": labels,
-        "class_names": as_class_names(class_names), "overlays": overlays,
+        "passes": passes, "roi": window, "overlap": overlap, "seed": seed, "masks": masks, "draws": draws,
+        "outputs": outputs, "scale": scale, "batch_size": batch_size, "device": device, "memory": memory,
+        "labels": labels, "class_names": as_class_names(class_names), "overlays": overlays,
         "overwrite": overwrite, "transforms": None if transforms is None else load_transforms(transforms),
     }  # fmt: skip
     if measures is not None:

@@ -26,7 +26,7 @@ from dropscope.engine.segments import Segment, SegmentNoise
 from dropscope.engine.tree import Plan, Step, Subtree
 from dropscope.errors import BadInput, Phrase
 from dropscope.model import Call
-from dropscope.noise import bits, noise_kernels, site_key, start, streams, threshold
+from dropscope.noise import bits_of_passes, noise_kernels, site_key, start, threshold
 from dropscope.statistics import PassStatistics
 
 log = logging.getLogger("dropscope")
@@ -91,6 +91,7 @@ class Executor:
         probabilities: Probabilities,
         seed: int,
         *,
+        draws: str = "independent",
         per_pass: bool = False,
         softmax: bool = False,
         kernels: bool = False,
@@ -99,7 +100,7 @@ class Executor:
         self.kernels = kernels  # Triton's run here: chains of pointwise work become one call each
         self.softmax = softmax  # the output is logits and nothing else: the fused end may stand in
         self._probabilities = probabilities
-        self._seed, self._per_pass = seed, per_pass
+        self._seed, self._draws, self._per_pass = seed, draws, per_pass
         self._trunk = segments.trunk(plan)
         self._segments: dict[tuple[tuple[int, ...], int], Segment] = {}
         self._splits: dict[int, Tensor] = {}  # weights as a kernel takes them, for all segments
@@ -178,9 +179,9 @@ class Executor:
         centre = step.layout.centre(step.node.meta["val"].dim(), step.mask)
         if self.kernels and centre is None and len(shape) <= noise_kernels().INNER + 1:
             rows = number.repeat_interleave(len(examples)), examples.repeat(len(number))
-            return noise_kernels().words(start(self._seed, site), *rows, shape)
-        begun = streams(self._seed, site, number[:, None], examples[None, :])
-        return bits(begun.reshape(-1), shape, centre)
+            begun = start(self._seed, site)
+            return noise_kernels().words(begun, *rows, shape, stratified=self._draws == "stratified")
+        return bits_of_passes(self._seed, site, number, examples, shape, self._draws, centre)
 
 
 class _Descent:

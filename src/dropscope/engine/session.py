@@ -47,6 +47,7 @@ from dropscope.model import (
     state_kept,
     unwrap,
 )
+from dropscope.noise import DRAWS
 from dropscope.placement import Placement, as_placement
 from dropscope.tracing import Taps
 
@@ -73,6 +74,7 @@ class Session:
     ignore_label: int | None = None  # marks what has no label
     precision: str = "fp32"  # one of PRECISIONS
     class_names: tuple[str, ...] | None = None  # in the order of the outputs
+    draws: str = "independent"  # or "stratified"
 
     @property
     def running(self) -> nn.Module:
@@ -97,7 +99,8 @@ class Session:
     def disturbed(
         self, resolved: ResolvedPlacement, *, may_wait: bool = False, taps: Taps | None = None
     ) -> AbstractContextManager[Noise]:
-        return disturbed(self.running, resolved, self.site_map, self.seed, self.masks, may_wait=may_wait, taps=taps)
+        noise = self.running, resolved, self.site_map, self.seed, self.masks
+        return disturbed(*noise, draws=self.draws, may_wait=may_wait, taps=taps)
 
     def sealed(self) -> AbstractContextManager[None]:
         """`sealed`, in which products are as the precision says."""
@@ -136,6 +139,7 @@ class SessionOptions(TypedDict, total=False):
 
     seed: int
     masks: str
+    draws: str
     outputs: Outputs
     ids: Sequence[Any] | str | None
     groups: Sequence[Hashable] | str | None
@@ -154,6 +158,7 @@ def open_session(
     *,
     seed: int = 0,
     masks: str = "per_example",
+    draws: str = "independent",
     outputs: Outputs = "logits",
     ids: Sequence[Any] | str | None = None,
     groups: Sequence[Hashable] | str | None = None,
@@ -174,6 +179,8 @@ def open_session(
             table of texts, texts or a frame, or what `load_data` returns.
         seed: Seed of the noise. The same seed, placement and example give the same masks everywhere.
         masks: "per_example" draws a mask for every example, as nn.Dropout does; "per_pass" one for all of a pass.
+        draws: "independent" passes, or "stratified" ones: in each 16 passes a unit takes a value from every sixteenth
+            of its distribution. Each pass alone is as before; means over passes are more exact.
         outputs: What the model returns: "logits", "probabilities", "binary_logit", "multilabel_logits", or a function
             from its output to probabilities.
         ids: What keys an example's noise: its own inputs (None), one id per example, "index", or a field of dicts.
@@ -200,6 +207,7 @@ def open_session(
         raise BadInput(what, "precision", Phrase("an autocast that is on"), remedy)
     check_choice(precision, "precision", PRECISIONS)
     check_choice(masks, "masks", MASKS)
+    check_choice(draws, "draws", DRAWS)
     check_seed(seed)
     where = device_of(model)
     if device is not None and as_device(device) != where:
@@ -236,8 +244,9 @@ def open_session(
     named = shown.shape[2] if outputs == "multilabel_logits" else classes
     names = settle_class_names(as_class_names(class_names), of_data, class_names_of_model(model), named)
     return Session(
-        model, shadows, data, site_map, outputs, where, seed, masks, classes, dense, ignore_label, precision, names
-    )
+        model, shadows, data, site_map, outputs, where, seed, masks, classes, dense, ignore_label, precision, names,
+        draws,
+    )  # fmt: skip
 
 
 def _examined(model: nn.Module, call: Call, outputs: Outputs, labels: Sequence[Tensor]) -> tuple[SiteMap, Tensor]:

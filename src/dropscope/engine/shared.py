@@ -146,6 +146,7 @@ class SharedEngine:
             plan,
             lambda output: probabilities(output, session.outputs, check=False),
             session.seed,
+            draws=session.draws,
             per_pass=session.masks == "per_pass",
             softmax=session.outputs == "logits",
             kernels=runs_kernels(session.device),

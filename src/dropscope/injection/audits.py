@@ -23,7 +23,7 @@ from dropscope.injection.resolution import ResolvedPlacement, SiteNoise, resolve
 from dropscope.injection.sites import SiteMap, examine
 from dropscope.injection.tally import Tally, disagreement, disagreement_of_own, state_mark
 from dropscope.model import Call, accepted, device_of, output_tensors, random_state_kept, shadow, state_kept, unwrap
-from dropscope.noise import disturb
+from dropscope.noise import Keys, disturb
 from dropscope.placement import Placement, as_placement
 from dropscope.tracing import Point
 
@@ -274,7 +274,7 @@ def _tallied(
     tallies: dict[Point, Tally] = {}
     coupled: set[Point] = set()
 
-    def watch(point: Point, spec: SiteNoise, before: Tensor, after: Tensor, keys: Tensor) -> None:
+    def watch(point: Point, spec: SiteNoise, before: Tensor, after: Tensor, keys: Keys) -> None:
         tally = tallies.setdefault(point, Tally())
         if spec.noise == "alpha":
             tally.add_alpha(before, after, spec.rate, spec.mask, spec.layout)
@@ -292,7 +292,7 @@ def _tallied(
     return tallies, outputs, coupled
 
 
-def _same_alone(spec: SiteNoise, before: Tensor, after: Tensor, keys: Tensor) -> bool:
+def _same_alone(spec: SiteNoise, before: Tensor, after: Tensor, keys: Keys) -> bool:
     """Whether the last example gets the same noise by itself; noise of a user's own might mix examples."""
     if spec.layout.batch_dim is None or len(keys) < 2:
         return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,11 +23,12 @@ _MARK = "_dropscope_deferred"
 
 @dataclass(frozen=True, eq=False)
 class DeferredNoise:
-    """`noise(value)`, or `noise(value) + other`; `key` and `rate` are what the kernels take."""
+    """`noise(value)`, or `noise(value) + other`; `key`, `rate` and `stratified` are what the kernels take."""
 
     value: Tensor
     key: tuple[int, Tensor, Tensor]
     rate: float
+    stratified: bool
     other: Tensor | None = None
 
 
@@ -54,7 +55,8 @@ class Ledger:
             deferred = _deferred(value)
             if value is not None and deferred is not None:
                 delattr(value, _MARK)
-                kernels.bernoulli(deferred.value, *deferred.key, deferred.rate, deferred.other, value)
+                noise = deferred.value, *deferred.key, deferred.rate
+                kernels.bernoulli(*noise, deferred.other, value, stratified=deferred.stratified)
 
     def before(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Callable[..., Any]:
         """What to call in the place of `func`: the next step of a chain; otherwise `func`, with every value written."""
@@ -73,7 +75,7 @@ class Ledger:
             one, other, deferred = other, one, _deferred(other)
         if deferred is None:  # other noise was put there meanwhile
             return one + other
-        return self.defer(DeferredNoise(deferred.value, deferred.key, deferred.rate, other))
+        return self.defer(replace(deferred, other=other))
 
 
 def _layer_norm(
@@ -82,9 +84,8 @@ def _layer_norm(
     deferred = _deferred(input)
     assert deferred is not None
     assert deferred.other is not None
-    return noise_kernels().normed(
-        deferred.value, *deferred.key, deferred.rate, deferred.other, weight, bias, float(eps)
-    )
+    noise = deferred.value, *deferred.key, deferred.rate
+    return noise_kernels().normed(*noise, deferred.other, weight, bias, float(eps), stratified=deferred.stratified)
 
 
 def _normable(

@@ -23,11 +23,11 @@ from dropscope.injection.masks import Masks
 from dropscope.injection.resolution import ResolvedPlacement, SiteNoise, resolve
 from dropscope.injection.sites import SiteMap, examine
 from dropscope.model import OURS, Call, evaluating, id_keys, is_hooked, unwrap
-from dropscope.noise import disturb, noise_kernels, site_key, start, streams
+from dropscope.noise import DRAWS, Keys, disturb, in_blocks, noise_kernels, site_key, start, streams
 from dropscope.placement import Placement, as_placement
 from dropscope.tracing import About, Point, Taps, Visitor, tapped, trace
 
-Watcher = Callable[[Point, SiteNoise, Tensor, Tensor, Tensor], None]
+Watcher = Callable[[Point, SiteNoise, Tensor, Tensor, Keys], None]
 MASKS = ("per_example", "per_pass")
 _NO_GRAPHS = "model must run eagerly inside `injected`: a graph of it would repeat the masks of one pass"
 
@@ -38,6 +38,7 @@ class Noise(Visitor):
     Attributes:
         placement: What is injected; None where it was resolved before.
         seed: The seed of the noise.
+        draws: "independent", or "stratified" over blocks of 16 passes.
         watcher: A function that sees (point, noise, before, after, keys) of every disturbed value, or None.
 
     Examples:
@@ -58,10 +59,13 @@ class Noise(Visitor):
         site_map: SiteMap | None,
         resolved: ResolvedPlacement | None,
         *,
+        draws: str = "independent",
         may_wait: bool = False,
     ) -> None:
         self.placement = placement
         self.seed = seed
+        self.draws = draws
+        self._stratified = draws == "stratified"
         self.watcher: Watcher | None = None
         self._model = model
         self._per_pass = masks == "per_pass"
@@ -77,7 +81,7 @@ class Noise(Visitor):
         self._packed: tuple[tuple[Any, ...], Tensor, Tensor] | None = None  # of the mask that attention was last given
         self._may_wait = may_wait
         self._modules = list(model.modules())
-        self._masks = Masks(seed)
+        self._masks = Masks(seed, draws)
         self._generating = self._under_way = False
 
     def at(self, pass_: int | Tensor | Sequence[int] | None = None, ids: Sequence[Any] | Tensor | None = None) -> None:
@@ -178,8 +182,8 @@ class Noise(Visitor):
                 self._check_examples(point, value, spec)
                 key = self._key_parts(point, value.device)
                 if self._waits(point, value.device):
-                    return self._ledger.defer(DeferredNoise(value, key, spec.rate))
-                return kernels.bernoulli(value, *key, spec.rate)
+                    return self._ledger.defer(DeferredNoise(value, key, spec.rate, self._stratified))
+                return kernels.bernoulli(value, *key, spec.rate, stratified=self._stratified)
         keys = self._keys(point, value, spec)
         factor = self._masks.factor(point, value, spec) if self.watcher is None else None
         if factor is not None:
@@ -200,7 +204,8 @@ class Noise(Visitor):
         if not alike or not rising or any(part.stride(-1) != 1 for part in (query, key, value)):
             return None
         self._check_examples(point, query, spec)
-        return kernels.attend(call, *self._key_parts(point, query.device), spec.rate, self._bits(call))
+        key = self._key_parts(point, query.device)
+        return kernels.attend(call, *key, spec.rate, self._bits(call), stratified=self._stratified)
 
     def _bits(self, call: dict[str, Any]) -> Tensor | None:
         """The mask of an attention as the kernel takes it, computed once for all layers that share it."""
@@ -238,25 +243,21 @@ class Noise(Visitor):
         begun = start(self.seed, site_key(point.name, point.call))
         return begun, self._passes.to(device).contiguous(), self._examples.to(device).contiguous()
 
-    def _keys(self, point: Point, value: Tensor, spec: SiteNoise) -> Tensor:
-        examples = self._examples
+    def _keys(self, point: Point, value: Tensor, spec: SiteNoise) -> Keys:
         if spec.layout.batch_dim is None:
             if len(self._passes) > 1 and bool((self._passes != self._passes[0]).any()):
                 what = f"pass_ must be one number, because {point.name!r} has one value for all examples"
                 raise BadInput(what, "pass_", self._passes.tolist(), "loop over passes")
-            return streams(
-                self.seed,
-                site_key(point.name, point.call),
-                self._passes[:1].to(value.device),
-                torch.zeros(1, dtype=torch.int64, device=value.device),
-            )
+            return self._streams(point, self._passes[:1], torch.zeros(1, dtype=torch.int64), value.device)
         self._check_examples(point, value, spec)
         known = self._masks.keys(point, value.device)
         if known is not None:
             return known
-        return streams(
-            self.seed, site_key(point.name, point.call), self._passes.to(value.device), examples.to(value.device)
-        )
+        return self._streams(point, self._passes, self._examples, value.device)
+
+    def _streams(self, point: Point, passes: Tensor, examples: Tensor, device: torch.device) -> Keys:
+        numbers, places = in_blocks(passes.to(device), self.draws)
+        return Keys.of(streams(self.seed, site_key(point.name, point.call), numbers, examples.to(device)), places)
 
     def _check_examples(self, point: Point, value: Tensor, spec: SiteNoise) -> None:
         examples = self._examples
@@ -274,6 +275,8 @@ def injected(
     seed: int = 0,
     masks: str = "per_example",
     site_map: SiteMap | None = None,
+    *,
+    draws: str = "independent",
 ) -> Iterator[Noise]:
     """Puts noise into a model while open: call the model as always, each forward is the next pass.
 
@@ -287,6 +290,8 @@ def injected(
         seed: The seed of the noise.
         masks: "per_example" draws a mask for each example; "per_pass" one mask for all examples of a pass.
         site_map: The sites, if they are known. None: the first forward finds them.
+        draws: "independent" passes, or "stratified" ones: within a block of 16 passes (0 to 15, 16 to 31, …) each unit
+            takes a value from every sixteenth of its distribution, so that means over passes are more exact.
 
     Yields:
         The `Noise`: its `at` says which pass and which examples come next.
@@ -308,10 +313,11 @@ def injected(
     """
     placement = as_placement(placement)
     check_choice(masks, "masks", MASKS)
+    check_choice(draws, "draws", DRAWS)
     model = unwrap(model)
     resolved = None if site_map is None else resolve(placement, site_map)
     with (
-        _open(model, Noise(model, placement, seed, masks, site_map, resolved)) as noise,
+        _open(model, Noise(model, placement, seed, masks, site_map, resolved, draws=draws)) as noise,
         _eager_only(model, noise),
         nullcontext() if noise.idle else generation_followed(model, noise.one_pass),
     ):
@@ -326,6 +332,7 @@ def disturbed(
     seed: int = 0,
     masks: str = "per_example",
     *,
+    draws: str = "independent",
     may_wait: bool = False,
     taps: Taps | None = None,
 ) -> Iterator[Noise]:
@@ -333,7 +340,8 @@ def disturbed(
 
     `may_wait` is for models whose code is known; see `deferred`. With `taps` of all its points nothing is traced.
     """
-    with _open(model, Noise(model, None, seed, masks, site_map, resolved, may_wait=may_wait), taps) as noise:
+    noise = Noise(model, None, seed, masks, site_map, resolved, draws=draws, may_wait=may_wait)
+    with _open(model, noise, taps):
         yield noise
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dropscope.injection.resolution import ResolvedPlacement, SiteNoise
-from dropscope.noise import multiplier, site_key, spread, start, streams_of_all, unit_shape
+from dropscope.noise import Keys, in_blocks, multiplier, site_key, spread, start, streams_of_all, unit_shape
 from dropscope.tracing import Point
 
 _SMALL = 1 << 15  # factors of one value, at most: more are no faster together
@@ -24,12 +24,12 @@ Style = tuple[float, str, tuple[int, ...]]  # rate, noise, shape of an example's
 class Masks:
     """Keys and factors of the forward that runs."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, draws: str) -> None:
+        self._seed, self._draws = seed, draws
         self._points: dict[Point, int] = {}
         self._starts: Tensor | None = None
         self._passes = self._examples = torch.zeros(0, dtype=torch.int64)
-        self._keys: Tensor | None = None
+        self._keys: Keys | None = None  # [points, examples]
         self._style: dict[Point, Style] = {}  # of the points that were small in an earlier forward
         self._groups: dict[Style, list[Point]] = {}
         self._factors: dict[Style, dict[Point, Tensor]] = {}
@@ -41,15 +41,16 @@ class Masks:
         self._passes, self._examples, self._keys = passes, examples, None
         self._factors.clear()
 
-    def keys(self, point: Point, device: torch.device) -> Tensor | None:
+    def keys(self, point: Point, device: torch.device) -> Keys | None:
         """One key per example; None for a point that the placement does not name, a further call of a module."""
         if point not in self._points:
             return None
-        if self._keys is None or self._keys.device != device:
+        if self._keys is None or self._keys.states.device != device:
             if self._starts is None or self._starts.device != device:
                 begun = [start(self._seed, site_key(known.name, known.call)) for known in self._points]
                 self._starts = torch.tensor(begun, dtype=torch.int64, device=device)
-            self._keys = streams_of_all(self._starts, self._passes.to(device), self._examples.to(device))
+            numbers, places = in_blocks(self._passes.to(device), self._draws)
+            self._keys = Keys.of(streams_of_all(self._starts, numbers, self._examples.to(device)), places)
         return self._keys[self._points[point]]
 
     def factor(self, point: Point, value: Tensor, spec: SiteNoise) -> Tensor | None:

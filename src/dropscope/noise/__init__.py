@@ -4,9 +4,12 @@ import importlib
 from types import ModuleType
 
 from dropscope.noise.keyed import (
+    Keys,
     Layout,
     bits,
+    bits_of_passes,
     disturb,
+    in_blocks,
     multinomial_draws,
     multiplier,
     site_key,
@@ -19,12 +22,18 @@ from dropscope.noise.keyed import (
     unit_shape,
 )
 from dropscope.noise.own import OwnNoise
+from dropscope.noise.strata import BLOCK, DRAWS
 
 __all__ = [
+    "BLOCK",
+    "DRAWS",
+    "Keys",
     "Layout",
     "OwnNoise",
     "bits",
+    "bits_of_passes",
     "disturb",
+    "in_blocks",
     "multinomial_draws",
     "multiplier",
     "noise_kernels",

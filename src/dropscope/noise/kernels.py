@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dropscope.noise import keyed
+from dropscope.noise import keyed, strata
 
 _ROWS = 2**31 - 2**12  # that int32 counts, with a tile to spare
 HEAD_WIDTHS = (16, 32, 64, 128)  # that attention has tiles for
@@ -29,6 +29,11 @@ _GOLDEN_32 = tl.constexpr(keyed.GOLDEN_32)
 _FIRST_32 = tl.constexpr(keyed.MIX_32[0])
 _SECOND_32 = tl.constexpr(keyed.MIX_32[1])
 _THIRD_32 = tl.constexpr(keyed.MIX_32[2])
+_INSIDE = tl.constexpr(strata.INSIDE)
+_PRODUCTS_1 = tl.constexpr(strata.PRODUCTS[0])
+_PRODUCTS_2 = tl.constexpr(strata.PRODUCTS[1])
+_PRODUCTS_4 = tl.constexpr(strata.PRODUCTS[2])
+_PRODUCTS_8 = tl.constexpr(strata.PRODUCTS[3])
 
 
 @triton.jit
@@ -41,42 +46,60 @@ def _absorb(state, value):
 
 
 @triton.jit
-def _word(state, column):
+def _key(start, number, example, stratified: tl.constexpr):
+    """The key of a pass and an example, and what stratifies its words: the products of its place, and a shift."""
+    place = number & 15
+    key = _absorb(_absorb(start, ~(number >> 4) if stratified else number), example)
+    table = (_PRODUCTS_1 & -(place & 1)) ^ (_PRODUCTS_2 & -((place >> 1) & 1))
+    table ^= (_PRODUCTS_4 & -((place >> 2) & 1)) ^ (_PRODUCTS_8 & -(place >> 3))
+    return key, table, (_absorb(key, place) & _INSIDE).to(tl.int32)  # not computed where nobody reads them
+
+
+@triton.jit
+def _word(state, table, shift, column, stratified: tl.constexpr):
     """The last step of `keyed.bits`: int32 from the 64-bit state of a row and the last coordinate."""
     v = (column * _GOLDEN_32) ^ state.to(tl.int32)
     v = (v ^ ((v >> 16) & 0xFFFF)) * _FIRST_32
     # The upper half of the state is multiplied by itself, once a row: then product and sum are one instruction.
     v = (v ^ ((v >> 15) & 0x1FFFF)) * _SECOND_32 + (state >> 32).to(tl.int32) * _SECOND_32
     v = (v ^ ((v >> 16) & 0xFFFF)) * _THIRD_32
-    return v ^ ((v >> 15) & 0x1FFFF)
+    v = v ^ ((v >> 15) & 0x1FFFF)
+    if stratified:  # see `strata.stratify`
+        nibble = (((v & 255) * 15) >> 6) & 60
+        v = v ^ ((table >> nibble.to(tl.int64)).to(tl.int32) << 28) ^ shift
+    return v
 
 
 @triton.jit
 def _row_state(
-    start, passes, examples, row, here, first_size, second_size, pass_step: tl.constexpr, inner: tl.constexpr
-):
-    """The 64-bit states of rows of the last dimension. Rows are int32: long integers divide slowly."""
+    start, passes, examples, row, here, first_size, second_size, pass_step: tl.constexpr, inner: tl.constexpr,
+    stratified: tl.constexpr,
+):  # fmt: skip
+    """The states of rows of the last dimension, and what `_key` says. Rows are int32: long integers divide slowly."""
     example = row // (first_size * second_size)
-    state = _absorb(start, tl.load(passes + example * pass_step, mask=here, other=0))
-    state = _absorb(state, tl.load(examples + example, mask=here, other=0))
+    number = tl.load(passes + example * pass_step, mask=here, other=0)
+    state, table, shift = _key(start, number, tl.load(examples + example, mask=here, other=0), stratified)
     if inner > 0:
         state = _absorb(state, ((row // second_size) % first_size).to(tl.int64))
     if inner > 1:
         state = _absorb(state, (row % second_size).to(tl.int64))
-    return state
+    return state, table, shift
 
 
 @triton.jit(do_not_specialize=["start", "rows", "first_size", "second_size", "level"])
 def _bernoulli(
     value, other, passes, examples, out, start, rows, columns, first_size, second_size, level, gain,
     pass_step: tl.constexpr, inner: tl.constexpr, added: tl.constexpr, high: tl.constexpr, wide: tl.constexpr,
+    stratified: tl.constexpr,
 ):  # fmt: skip
     """`high` rows of the last dimension, `wide` units of each."""
     row = tl.program_id(0) * high + tl.arange(0, high)
     column = tl.program_id(1) * wide + tl.arange(0, wide)
     here = row < rows
-    state = _row_state(start, passes, examples, row, here, first_size, second_size, pass_step, inner)
-    word = _word(state[:, None], column[None, :])
+    state, table, shift = _row_state(
+        start, passes, examples, row, here, first_size, second_size, pass_step, inner, stratified
+    )
+    word = _word(state[:, None], table[:, None], shift[:, None], column[None, :], stratified)
     at = row.to(tl.int64)[:, None] * columns + column[None, :]
     there = here[:, None] & (column < columns)[None, :]
     x = tl.load(value + at, mask=there, other=0.0)
@@ -89,19 +112,20 @@ def _bernoulli(
 @triton.jit(do_not_specialize=["start", "rows", "first_size", "second_size"])
 def _words(
     passes, examples, out, start, rows, columns, first_size, second_size, inner: tl.constexpr, high: tl.constexpr,
-    wide: tl.constexpr,
+    wide: tl.constexpr, stratified: tl.constexpr,
 ):  # fmt: skip
     """`high` rows of the last dimension, `wide` words of each."""
     row = tl.program_id(0) * high + tl.arange(0, high)
     column = tl.program_id(1) * wide + tl.arange(0, wide)
     here = row < rows
-    state = _row_state(start, passes, examples, row, here, first_size, second_size, 1, inner)
+    state, table, shift = _row_state(start, passes, examples, row, here, first_size, second_size, 1, inner, stratified)
     there = here[:, None] & (column < columns)[None, :]
     at = row.to(tl.int64)[:, None] * columns + column[None, :]
-    tl.store(out + at, _word(state[:, None], column[None, :]), mask=there)
+    word = _word(state[:, None], table[:, None], shift[:, None], column[None, :], stratified)
+    tl.store(out + at, word, mask=there)
 
 
-def words(start: int, passes: Tensor, examples: Tensor, shape: Sequence[int]) -> Tensor:
+def words(start: int, passes: Tensor, examples: Tensor, shape: Sequence[int], *, stratified: bool = False) -> Tensor:
     """`keyed.bits` of as many (pass, example) pairs, int32 `[pairs, *shape]`."""
     out = torch.empty((len(examples), *shape), dtype=torch.int32, device=examples.device)
     columns, inner = shape[-1], shape[:-1]
@@ -114,20 +138,23 @@ def words(start: int, passes: Tensor, examples: Tensor, shape: Sequence[int]) ->
         high = max(1, 2048 // wide)
         _words[(triton.cdiv(rows, high), triton.cdiv(columns, wide))](
             passes.contiguous(), examples.contiguous(), out, start, rows, columns, first, second, inner=len(inner),
-            high=high, wide=wide,
+            high=high, wide=wide, stratified=stratified,
         )  # fmt: skip
     return out
 
 
 @triton.jit
-def _noisy_sum(value, other, row, state, columns, level, gain, begin: tl.constexpr, wide: tl.constexpr):
+def _noisy_sum(
+    value, other, row, state, table, shift, columns, level, gain, begin: tl.constexpr, wide: tl.constexpr,
+    stratified: tl.constexpr,
+):  # fmt: skip
     """`wide` units of a row from `begin` on: value under its mask, plus other, in fp32. Beyond the row they are 0."""
     column = begin + tl.arange(0, wide)
     inside = column < columns
     at = row.to(tl.int64) * columns + column
     x = tl.load(value + at, mask=inside, other=0.0).to(tl.float32)
     y = tl.load(other + at, mask=inside, other=0.0).to(tl.float32)
-    return x * tl.where(_word(state, column) >= level, gain, 0.0) + y
+    return x * tl.where(_word(state, table, shift, column, stratified) >= level, gain, 0.0) + y
 
 
 @triton.jit
@@ -145,6 +172,7 @@ def _scaled(out, weight, bias, row, apart, steady, columns, begin: tl.constexpr,
 def _normed(
     value, other, weight, bias, passes, examples, out, start, rows, columns, first_size, second_size, level, gain,
     epsilon, pass_step: tl.constexpr, inner: tl.constexpr, wide: tl.constexpr, rest: tl.constexpr,
+    stratified: tl.constexpr,
 ):  # fmt: skip
     """One row: noise, sum, layer norm.
 
@@ -152,11 +180,13 @@ def _normed(
     no waiting.
     """
     row = tl.program_id(0)
-    state = _row_state(start, passes, examples, row, True, first_size, second_size, pass_step, inner)  # noqa: FBT003 - a constexpr, as Triton takes it
-    x = _noisy_sum(value, other, row, state, columns, level, gain, 0, wide)
+    state, table, shift = _row_state(
+        start, passes, examples, row, True, first_size, second_size, pass_step, inner, stratified  # noqa: FBT003 - as Triton takes it
+    )  # fmt: skip
+    x = _noisy_sum(value, other, row, state, table, shift, columns, level, gain, 0, wide, stratified)
     total = tl.sum(x, 0)
     if rest > 0:
-        more = _noisy_sum(value, other, row, state, columns, level, gain, wide, rest)
+        more = _noisy_sum(value, other, row, state, table, shift, columns, level, gain, wide, rest, stratified)
         total += tl.sum(more, 0)
     x -= total / columns  # no unit of the first part lies beyond the row
     squares = tl.sum(x * x, 0)
@@ -184,6 +214,8 @@ def bernoulli(
     rate: float,
     other: Tensor | None = None,
     out: Tensor | None = None,
+    *,
+    stratified: bool = False,
 ) -> Tensor:
     """`value[examples, …, units]`, contiguous, with units dropped at `rate`, plus `other` of the same shape.
 
@@ -199,6 +231,7 @@ def bernoulli(
         _bernoulli[(triton.cdiv(shape.rows, high), triton.cdiv(shape.columns, wide))](
             value, value if other is None else other, passes, examples, out, start, *shape,
             pass_step=int(len(passes) > 1), inner=value.dim() - 2, added=other is not None, high=high, wide=wide,
+            stratified=stratified,
             enable_fp_fusion=False,  # product and sum in one step would round once, plain torch rounds twice
         )  # fmt: skip
     return out
@@ -214,6 +247,8 @@ def normed(
     weight: Tensor,
     bias: Tensor,
     epsilon: float,
+    *,
+    stratified: bool = False,
 ) -> Tensor:
     """The layer norm over the last dimension of `bernoulli(…, other)`; the sum never reaches memory."""
     out = torch.empty_like(value)
@@ -223,7 +258,7 @@ def normed(
         rest = 0 if wide == shape.columns else triton.next_power_of_2(shape.columns - wide)
         _normed[(shape.rows,)](
             value, other, weight, bias, passes, examples, out, start, *shape, epsilon, pass_step=int(len(passes) > 1),
-            inner=value.dim() - 2, wide=wide, rest=rest, num_warps=max(1, wide // 1024),
+            inner=value.dim() - 2, wide=wide, rest=rest, stratified=stratified, num_warps=max(1, wide // 1024),
         )  # fmt: skip
     return out
 
@@ -262,7 +297,7 @@ def packed(mask: Tensor, keys: int) -> Tensor:
 def _attend(
     q, k, v, mask, passes, examples, out, start, first, qb, qh, ql, kb, kh, kl, vb, vh, vl, mb, mh, mq, mk, ob, oh, ol,
     heads, queries, seen, scale, level, gain, pass_step: tl.constexpr, masked: tl.constexpr, causal: tl.constexpr,
-    width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr,
+    width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, stratified: tl.constexpr,
 ):  # fmt: skip
     """One head of one example, `rows` queries from `first` on; keys come `columns` at a time under a running maximum.
     `scale`, above 0, brings scores to units of log 2, in the step that takes them off the maximum. `masked` is 1 for a
@@ -273,7 +308,8 @@ def _attend(
     here = row < queries
     unit = tl.arange(0, width)
     query = tl.load(q + example * qb + head * qh + row[:, None] * ql + unit[None, :], mask=here[:, None], other=0.0)
-    state = _absorb(_absorb(start, tl.load(passes + example * pass_step)), tl.load(examples + example))
+    number = tl.load(passes + example * pass_step)
+    state, table, shift = _key(start, number, tl.load(examples + example), stratified)
     state = _absorb(_absorb(state, head), row.to(tl.int64))
     top = tl.full((rows,), float("-inf"), dtype=tl.float32)
     total = tl.zeros((rows,), dtype=tl.float32)
@@ -307,7 +343,8 @@ def _attend(
         p = tl.exp2(score * unit_of_score - (level_of * unit_of_score)[:, None])
         fade = tl.exp2((top - level_of) * unit_of_score)
         total = total * fade + tl.sum(p, 1)
-        kept = tl.where(_word(state[:, None], column[None, :]) >= level, p, 0.0)
+        word = _word(state[:, None], table, shift, column[None, :], stratified)
+        kept = tl.where(word >= level, p, 0.0)
         value = tl.load(
             v + example * vb + head * vh + column[:, None] * vl + unit[None, :], mask=there[:, None], other=0.0
         )
@@ -319,8 +356,9 @@ def _attend(
 
 
 def attend(
-    call: Mapping[str, Any], start: int, passes: Tensor, examples: Tensor, rate: float, bits: Tensor | None = None
-) -> Tensor:
+    call: Mapping[str, Any], start: int, passes: Tensor, examples: Tensor, rate: float, bits: Tensor | None = None, *,
+    stratified: bool = False,
+) -> Tensor:  # fmt: skip
     """Attention `[examples, heads, queries, width]` of scaled_dot_product_attention with noise on its weights.
 
     `bits` is the mask of booleans, `packed` (a model gives one mask to all its layers). The answer lies as [examples,
@@ -341,7 +379,7 @@ def attend(
             q, k, v, shown, passes, examples, out, start, first, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
             *shown.stride(), *out.stride()[:3], heads, queries, k.shape[2], scale * _LOG2_E, keyed.threshold(rate),
             1.0 / (1.0 - rate), pass_step=int(len(passes) > 1), masked=masked, causal=bool(call["is_causal"]),
-            width=width, rows=rows, columns=columns, num_warps=rows // 16,
+            width=width, rows=rows, columns=columns, stratified=stratified, num_warps=rows // 16,
         )  # fmt: skip
     return out
 

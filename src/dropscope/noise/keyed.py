@@ -2,7 +2,8 @@
 
 Owns the hash, the three noises of the papers and how a mask lies over a value. It knows no model and no random state:
 batch size, order, chunking and device cannot change a mask. Everything here is integer arithmetic on tensors: the same
-bits on a CPU, on a GPU, eager and compiled. See `own` for noises of a user's, `placement` for which site gets which.
+bits on a CPU, on a GPU, eager and compiled. See `strata` for stratified draws, `own` for noises of a user's,
+`placement` for which site gets which.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dropscope.noise.own import OwnNoise
+from dropscope.noise.strata import BLOCK, INSIDE, stratify
 
 
 def _signed(value: int, bits: int) -> int:
@@ -54,6 +57,45 @@ class Layout:
             return None
         batch = (self.batch_dim or 0) - dims
         return self.centred + 1 if self.centred < batch else self.centred
+
+
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """One key per (pass, example).
+
+    Attributes:
+        states: int64, of `streams`: of the pass, or of its block where draws are stratified.
+        places: The number of the pass in its block, int64 shaped like `states`; None where draws are independent.
+    """
+
+    states: Tensor
+    places: Tensor | None = None
+
+    @classmethod
+    def of(cls, states: Tensor, places: Tensor | None) -> Keys:
+        """With places that broadcast against the states."""
+        return cls(states, None if places is None else places.expand_as(states))
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def flatten(self) -> Keys:
+        return Keys(self.states.flatten(), None if self.places is None else self.places.flatten())
+
+    def __getitem__(self, index: Any) -> Keys:
+        return Keys(self.states[index], None if self.places is None else self.places[index])
+
+
+def in_blocks(passes: Tensor, draws: str) -> tuple[Tensor, Tensor | None]:
+    """What of the numbers of passes goes into a key, and their places in their blocks where draws are stratified.
+
+    >>> in_blocks(torch.tensor([0, 15, 16, 37]), "stratified")
+    (tensor([-1, -1, -2, -3]), tensor([ 0, 15,  0,  5]))
+    """
+    if draws == "independent":
+        return passes, None
+    # Below 0, so that blocks have other words than the first passes of independent draws.
+    return ~(passes // BLOCK), passes % BLOCK
 
 
 @functools.lru_cache(1 << 12)
@@ -110,10 +152,11 @@ def _absorbed(state: int, value: int) -> int:
     return _signed(((x ^ (x >> 31)) + GOLDEN_64) & whole, 64)
 
 
-def bits(keys: Tensor, shape: Sequence[int], centre: int | None = None) -> Tensor:
+def bits(keys: Keys | Tensor, shape: Sequence[int], centre: int | None = None) -> Tensor:
     """Uniform int32 of shape `[*keys.shape, *shape]`. Each coordinate is hashed by itself, so padding moves nothing.
 
-    Coordinates count from 0, along dimension `centre` (-2, -3 …) from the middle.
+    Coordinates count from 0, along dimension `centre` (-2, -3 …) from the middle. A tensor of keys is one of states,
+    for independent draws.
 
     >>> keys = streams(0, site_key("fc1", 0), torch.tensor(3), torch.tensor([11, 12]))
     >>> torch.equal(bits(keys, (5, 7))[:, :4, :6], bits(keys, (4, 6)))
@@ -121,6 +164,9 @@ def bits(keys: Tensor, shape: Sequence[int], centre: int | None = None) -> Tenso
     >>> torch.equal(bits(keys, (6, 7), -2)[:, 1:-1], bits(keys, (4, 7), -2))
     True
     """
+    if isinstance(keys, Keys):
+        words = bits(keys.states, shape, centre)
+        return words if keys.places is None else _stratified(words, keys.states, keys.places)
     state, lead = _row_states(keys, shape, centre), keys.dim()
     # The last coordinate is where the work is: 32-bit lanes, fed by both halves of the 64-bit row state.
     low = ((state << 32) >> 32).to(torch.int32).unsqueeze(-1)
@@ -131,6 +177,33 @@ def bits(keys: Tensor, shape: Sequence[int], centre: int | None = None) -> Tenso
     v = _fold(v, 15).add_(high).mul_(MIX_32[1])
     v = _fold(v, 16).mul_(MIX_32[2])
     return _fold(v, 15)
+
+
+def bits_of_passes(
+    seed: int, site: int, passes: Tensor, examples: Tensor, shape: Sequence[int], draws: str, centre: int | None = None
+) -> Tensor:
+    """`bits` of every pass and example, `[passes × examples, *shape]`. Stratified words are hashed once for a block.
+
+    >>> passes, examples = torch.tensor([15, 16, 3]), torch.tensor([11, 12])
+    >>> words = bits_of_passes(0, 3, passes, examples, (5,), "stratified")
+    >>> numbers, places = in_blocks(torch.tensor([16, 16]), "stratified")
+    >>> torch.equal(words[2:4], bits(Keys(streams(0, 3, numbers, examples), places), (5,)))
+    True
+    """
+    numbers, places = in_blocks(passes, draws)
+    if places is None:
+        return bits(streams(seed, site, passes[:, None], examples).flatten(), shape, centre)
+    blocks, block_of = numbers.unique(return_inverse=True)
+    states = streams(seed, site, blocks[:, None], examples)
+    words = bits(states, shape, centre)[block_of]
+    return _stratified(words, states[block_of], places[:, None]).flatten(0, 1)
+
+
+def _stratified(words: Tensor, states: Tensor, places: Tensor) -> Tensor:
+    """Words of blocks as those of their passes, in place; `places` broadcast against `states`."""
+    shifts = (_absorb(states, places) & INSIDE).to(torch.int32)
+    lead = (*shifts.shape, *[1] * (words.dim() - shifts.dim()))
+    return stratify(words, places.to(torch.int32).expand_as(shifts).reshape(lead), shifts.view(lead))
 
 
 def _row_states(keys: Tensor, shape: Sequence[int], centre: int | None) -> Tensor:
@@ -175,7 +248,7 @@ def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
     return result
 
 
-def multiplier(keys: Tensor, shape: Sequence[int], rate: float, noise: str, centre: int | None = None) -> Tensor:
+def multiplier(keys: Keys | Tensor, shape: Sequence[int], rate: float, noise: str, centre: int | None = None) -> Tensor:
     """The factor λ on each unit, float32 of shape `[*keys.shape, *shape]`; mean 1, variance rate / (1 − rate).
 
     bernoulli: λ ∈ {0, 1/(1−rate)}. gaussian: N(1, rate/(1−rate)), Camarasa et al. eq 2. multinomial: λ_i = m_i·d/k with
@@ -195,13 +268,14 @@ def multinomial_draws(units: int, rate: float) -> int:
     return round((units - 1) * (1.0 - rate) / rate)
 
 
-def _multinomial(keys: Tensor, shape: Sequence[int], rate: float, centre: int | None) -> Tensor:
+def _multinomial(keys: Keys | Tensor, shape: Sequence[int], rate: float, centre: int | None) -> Tensor:
     units = shape[-1]
     draws = multinomial_draws(units, rate)
     if draws < 1:
         raise ValueError(f"multinomial noise at rate {rate} needs more than {units} units: no draw is left")
-    counts = torch.zeros([*keys.shape, *shape], dtype=torch.float32, device=keys.device)
-    flat_keys, flat = keys.reshape(-1), counts.view(-1, *shape)
+    keys = Keys(keys) if isinstance(keys, Tensor) else keys
+    counts = torch.zeros([*keys.states.shape, *shape], dtype=torch.float32, device=keys.states.device)
+    flat_keys, flat = keys.flatten(), counts.view(-1, *shape)
     rows = max(1, _DRAWS_AT_ONCE // (draws * math.prod(shape[:-1])))
     for first in range(0, len(flat_keys), rows):
         uniform = bits(flat_keys[first : first + rows], (*shape[:-1], draws), centre).to(torch.int64) + 2**31
@@ -210,7 +284,9 @@ def _multinomial(keys: Tensor, shape: Sequence[int], rate: float, centre: int | 
     return counts.mul_(units / draws)
 
 
-def factors(value: Tensor, keys: Tensor, rate: float, noise: str | OwnNoise, mask: str, layout: Layout) -> Tensor:
+def factors(
+    value: Tensor, keys: Keys | Tensor, rate: float, noise: str | OwnNoise, mask: str, layout: Layout
+) -> Tensor:
     """λ for a value that has an example dimension, broadcastable against it. `keys` holds one key per example."""
     shape, _ = unit_shape(value, mask, layout)
     centre = layout.centre(value.dim(), mask)
@@ -243,7 +319,9 @@ def unit_shape(value: Tensor, mask: str, layout: Layout) -> tuple[list[int], lis
     return units or [1], [value.shape[batch], *units]
 
 
-def disturb(value: Tensor, keys: Tensor, rate: float, noise: str | OwnNoise, mask: str, layout: Layout) -> Tensor:
+def disturb(
+    value: Tensor, keys: Keys | Tensor, rate: float, noise: str | OwnNoise, mask: str, layout: Layout
+) -> Tensor:
     """`value` with noise on it. A value without an example dimension takes one key: one mask for all examples."""
     if layout.batch_dim is None:
         channel = layout.channel_dim if layout.channel_dim < 0 else layout.channel_dim + 1

@@ -47,6 +47,7 @@ def specification(
         "passes": passes,
         "seed": session.seed,
         "masks": session.masks,
+        **({} if session.draws == "independent" else {"draws": session.draws}),
         "outputs": session.outputs if isinstance(session.outputs, str) else code_fingerprint(session.outputs),
         "precision": session.precision,
         "device": session.device.type,

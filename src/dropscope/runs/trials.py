@@ -256,7 +256,7 @@ def _prepared(
     session = open_session(model, data, **options)
     choosing, judging = split(session)
     shared: dict[str, Any] = {
-        **run, "label": "plain", "masks": session.masks, "outputs": session.outputs,
+        **run, "label": "plain", "masks": session.masks, "draws": session.draws, "outputs": session.outputs,
         "device": options.get("device"), "precision": session.precision,
     }  # fmt: skip
     candidates = Candidates.of(session.site_map, rates, passes)

@@ -37,6 +37,7 @@ class Options:
         overlap: Share of a window that the next one covers again.
         seed: Seed of the noise.
         masks: "per_example" draws for every window, "per_pass" once for all windows of a pass.
+        draws: "independent" passes, or "stratified" ones, whose means are more exact.
         outputs: What the model returns.
         scale: "percentiles" moves the 5th percentile of each channel to 0 and its 95th to 1; "none" does nothing.
             None is "percentiles" without `transforms` and "none" with them.
@@ -53,6 +54,7 @@ class Options:
     overlap: float = 0.25
     seed: int = 0
     masks: str = "per_example"
+    draws: str = "independent"
     outputs: Outputs = "logits"
     scale: str | None = None
     batch_size: int = 4
@@ -78,6 +80,8 @@ class Options:
     def spec(self, windows: Windows, weights: str, voxels: int) -> dict[str, Any]:
         """What identifies the prediction of one case."""
         spec = {name: value for name, value in asdict(self).items() if name not in _NOT_IDENTITY}
+        if self.draws == "independent":  # as before there was a choice
+            del spec["draws"]
         spec["outputs"] = self.outputs if isinstance(self.outputs, str) else code_fingerprint(self.outputs)
         spec["measures"] = [name if isinstance(name, str) else code_fingerprint(name) for name in self.measures]
         return spec | {"roi": list(windows.size), "weights": weights, "voxels": voxels}

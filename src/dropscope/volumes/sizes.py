@@ -70,8 +70,8 @@ def _session(model: nn.Module, image: Tensor, windows: Windows, options: Options
     padded = pad(image, windows)
     first = torch.stack([cut_out(padded, windows, origin) for origin in windows.origins()[:_AUDITED]])
     session = open_session(
-        model, first, seed=options.seed, masks=options.masks, outputs=options.outputs, device=options.device,
-        batch_size=_AUDITED,
+        model, first, seed=options.seed, masks=options.masks, draws=options.draws, outputs=options.outputs,
+        device=options.device, batch_size=_AUDITED,
     )  # fmt: skip
     with torch.no_grad():
         probabilities = session.plain(session.data.batches[0])
