@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dropscope.injection import Audit, Noise, Site, Watch, audit, find_sites, injected, watch
     from dropscope.loading import LoadedData, load_data
     from dropscope.placement import Placement, PlacementGrid, PlacementSpace, register_noise
+    from dropscope.report import Synthesis, meta
     from dropscope.runs import (
         Choice,
         Judgement,
@@ -38,6 +39,7 @@ _ROOMS = {
     "injection": ("Audit", "Noise", "Site", "Watch", "audit", "find_sites", "injected", "watch"),
     "loading": ("LoadedData", "load_data"),
     "placement": ("Placement", "PlacementGrid", "PlacementSpace", "register_noise"),
+    "report": ("Synthesis", "meta"),
     "runs": (
         "Choice",
         "Judgement",
@@ -70,6 +72,7 @@ __all__ = [
     "PlanSummary",
     "Run",
     "Site",
+    "Synthesis",
     "Watch",
     "__version__",
     "audit",
@@ -78,6 +81,7 @@ __all__ = [
     "load_data",
     "maps",
     "measures",
+    "meta",
     "open_run",
     "plan_sweep",
     "register_noise",

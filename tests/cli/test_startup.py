@@ -11,7 +11,7 @@ import pytest
 import dropscope
 
 HEAVY = ("torch", "numpy", "pandas", "scipy", "sklearn", "matplotlib", "dropscope.studies.training", "dropscope.engine")
-COMMANDS = ("demo", "new", "sites", "audit", "sweep", "try", "uncertainty", "predict")
+COMMANDS = ("demo", "new", "sites", "audit", "sweep", "try", "uncertainty", "predict", "meta")
 STUDIES = ("where-to-drop", "transformer-profile", "segmentation-measures")
 CODE = """
 import sys

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
-from dropscope.analysis import crossed_mean, log_over_networks, over_networks, rank_correlation
+from dropscope.analysis import Estimate, crossed_mean, log_over_networks, over_networks, pool_effects, rank_correlation
 from dropscope.report import Verdict, any_of, decide, decide_all
 from dropscope.studies.segmentation_measures import published as segmentation
 from dropscope.studies.transformer_profile import cells
@@ -241,6 +242,21 @@ def _beats_plain(gain: float) -> Callable[[Draw], Verdict]:
 
 _FALL = [4.0, 3.5, 3.0, 2.5, 2.0, 1.5, 1.0, 0.5, 0.0]
 _HUMP = [0.0, 4.0, 3.5, 3.0, 2.5, 2.0, 1.5, 1.0, 0.0]
+# --- several studies --------------------------------------------------------------------------------------------------
+
+
+def _pooled(studies: int, mean: float) -> Callable[[Draw], Verdict]:
+    """Studies of five networks each, whose true effects differ by as much as their errors."""
+
+    def study(draw: Draw) -> Verdict:
+        spread = np.exp(draw.normal(0, 0.5, studies))
+        cells = draw.normal(mean + draw.normal(size=studies) / np.sqrt(5), spread, (5, studies))
+        pooled = pool_effects(cells.mean(0), stats.sem(cells))
+        return decide(Estimate(pooled.value, pooled.low, pooled.high, pooled.p, studies, ""), "above")
+
+    return study
+
+
 _SUPPORTED: tuple[Verdict, ...] = ("supported",)
 
 RULES = (
@@ -265,6 +281,8 @@ RULES = (
     Rule("no impact of the number of layers", "10 %", "none", _no_layers(MARGIN), _no_layers(0.0), studies=400),
     Rule("the penalty is useful", "correlation .3", "correlation .6", _useful(USEFUL), _useful(0.6)),
     Rule("beats a plain pass, best of 5", "no gain", "2 sd", _beats_plain(0.0), _beats_plain(-2.0)),
+    Rule("pooled over 5 studies of 5 networks", "no effect", "2 sd", _pooled(5, 0.0), _pooled(5, 2.0)),
+    Rule("pooled over 10 studies of 5 networks", "no effect", "1 sd", _pooled(10, 0.0), _pooled(10, 1.0)),
 )  # fmt: skip
 
 

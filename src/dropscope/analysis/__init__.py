@@ -12,6 +12,7 @@ from dropscope.analysis.placements import (
     with_quantities,
     without_equivalents,
 )
+from dropscope.analysis.pooling import LEAST_STUDIES, PooledEffect, pool_effects
 from dropscope.analysis.posteriors import differences_over_patients, ordered_pairs, win_posterior
 from dropscope.analysis.resampling import (
     HALVES,
@@ -28,10 +29,12 @@ from dropscope.analysis.resampling import (
 
 __all__ = [
     "HALVES",
+    "LEAST_STUDIES",
     "QUANTITIES",
     "REPLICATES",
     "Choice",
     "Estimate",
+    "PooledEffect",
     "absolute_sum_interval",
     "bootstrap",
     "bootstrap_p",
@@ -57,6 +60,7 @@ __all__ = [
     "pairwise_contrasts",
     "penalty_interval",
     "per_layer_rate",
+    "pool_effects",
     "rank_correlation",
     "resamples",
     "sign_test",

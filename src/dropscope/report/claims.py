@@ -18,7 +18,31 @@ from dropscope.analysis import Estimate
 
 Verdict = Literal["supported", "contradicted", "equivalent", "undecided"]
 Direction = Literal["above", "below", "same"]
+Scale = Literal["linear", "log", "correlation"]
 ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A number behind a verdict with the rule it is held against: what `meta` pools over studies.
+
+    Attributes:
+        estimate: The number, its 95 % interval and its replicates.
+        direction: On which side of the bound the claim puts it, or "same".
+        bound: What it is compared with.
+        margin: How far below and above the bound still counts as the bound.
+        name: Which of a claim's several numbers it is.
+        scale: On which scale its interval is symmetric.
+        family: Tests that share Holm's adjustment; empty where it has none.
+    """
+
+    estimate: Estimate
+    direction: Direction
+    bound: float = 0.0
+    margin: float | tuple[float, float] | None = None
+    name: str = ""
+    scale: Scale = "linear"
+    family: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,6 +60,8 @@ class Claim:
         estimand: What is estimated, of which population.
         margin: The margin named before the run, in words.
         arithmetic: Whether the verdict is on published numbers alone, whatever was measured here.
+        evidence: The numbers that decided, all of which must bear the claim out; none where no estimate did.
+        one_is_enough: Whether one of them bears the claim out.
     """
 
     name: str
@@ -48,6 +74,8 @@ class Claim:
     estimand: str = ""
     margin: str = ""
     arithmetic: bool = False
+    evidence: tuple[Evidence, ...] = ()
+    one_is_enough: bool = False
 
 
 def decide(
@@ -126,11 +154,24 @@ def decide_all(
     >>> decide_all([up, up], "above"), decide_all([up, down], "above"), decide_all([up, up], "below")
     ('supported', 'undecided', 'contradicted')
     """
-    verdicts = [decide(e, direction, bound=bound, margin=margin) for e in estimates]
-    strictly = [decide(e, direction, bound=bound, margin=margin, alpha=ALPHA / len(estimates)) for e in estimates]
+    return judge([Evidence(estimate, direction, bound, margin) for estimate in estimates])
+
+
+def judge(evidence: Sequence[Evidence], *, one_is_enough: bool = False) -> Verdict:
+    """The verdict on a claim by the numbers behind it: as in `decide_all`, each with a rule of its own.
+
+    Where one of them is enough, as in `any_of`, each at .05 divided by how many there are.
+    """
+
+    def verdicts(alpha: float) -> list[Verdict]:
+        return [decide(e.estimate, e.direction, bound=e.bound, margin=e.margin, alpha=alpha) for e in evidence]
+
+    strictly = verdicts(ALPHA / max(1, len(evidence)))
+    if one_is_enough:
+        return any_of(strictly)
     if "contradicted" in strictly:
         return "contradicted"
-    return all_of(["undecided" if verdict == "contradicted" else verdict for verdict in verdicts])
+    return all_of(["undecided" if verdict == "contradicted" else verdict for verdict in verdicts(ALPHA)])
 
 
 def any_of(verdicts: Sequence[Verdict]) -> Verdict:
@@ -157,5 +198,6 @@ def format_estimate(value: float, low: float, high: float, digits: int = 4, unit
 
 
 def claims_table(claims: Sequence[Claim]) -> pd.DataFrame:
-    """One row per claim, one column per attribute."""
-    return pd.DataFrame([asdict(claim) for claim in claims])
+    """One row per claim, one column per attribute; the numbers of its evidence are in `claims.json`."""
+    table = pd.DataFrame([asdict(claim) for claim in claims])
+    return table.drop(columns=["evidence", "one_is_enough"], errors="ignore")

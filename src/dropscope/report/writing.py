@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from dropscope.atomic import atomic_write, read_json, same_spec
 from dropscope.report.claims import Claim, Verdict, claims_table
+from dropscope.report.registrations import registration_words
 
 SPEC = "study.json"  # what a folder's study is of
 
@@ -77,7 +78,8 @@ def write_summary(
     folder: Path, title: str, paragraphs: Sequence[str], claims: Sequence[Claim], smaller: Sequence[str]
 ) -> Path:
     """`summary.md`: what was done, every claim with its verdict, and what is smaller than in the paper."""
-    parts = [f"# {title}", *paragraphs]
+    registered = registration_words(folder, claims)
+    parts = [f"# {title}", *([registered] if registered else []), *paragraphs]
     if claims:
         write_table(folder, "claims", claims_table(claims), "Published claims and what was measured here")
         parts.append("## Claims")

@@ -24,6 +24,8 @@ from dropscope.studies.segmentation_measures.evaluation import (
 from dropscope.studies.segmentation_measures.networks import UNet
 from dropscope.studies.segmentation_measures.preparation import Prepared
 from dropscope.studies.segmentation_measures.rows import LABELS, mean_auprc
+from dropscope.studies.segmentation_measures.rules import RULES
+from support.judged_claims import check_claims
 from support.small_volumes import plain_prepared, prepared_phantom
 
 PLACEMENT = "dropout=0.4 noise=gaussian"
@@ -247,6 +249,7 @@ def _claims(order: tuple[float, ...], cases: int = 36) -> dict[str, str]:
     measures = tables.per_measure(rows, dict.fromkeys(LABELS, 1.0) | {"averaged_variance": 0.5})
     best = {"experiment": "e1", "dice": {"a": 0.9}, "foreground": 0.8, "cases": 12}
     found = judge_claims(tables.posteriors(rows), tables.pairs(rows), measures, best)
+    check_claims(found, RULES)
     return {claim.name: claim.verdict for claim in found}
 
 

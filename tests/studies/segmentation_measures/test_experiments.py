@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from dropscope.cli import app
+from dropscope.report import read_claims
 from dropscope.studies.segmentation_measures import study, units, workers
 from dropscope.studies.segmentation_measures.estimates import worker_bytes
 from dropscope.studies.segmentation_measures.experiments import Experiment, make_grid, plan_networks
@@ -417,11 +418,19 @@ def test_dry_run_says_what_would_be_done_and_writes_nothing(tmp_path: Path) -> N
 
 def test_the_command_runs_and_prints_json(tmp_path: Path) -> None:
     asked = ["--preset", "smoke", "--n-train", "1", "--noise", "gaussian", "--rates", "0.2,0.4", "--device", "cpu"]
-    said = CliRunner().invoke(app, ["study", "segmentation-measures", *asked, "--out", str(tmp_path / "o"), "--json"])
+    asked += ["--out", str(tmp_path / "o"), "--preregister", str(tmp_path / "plan.json"), "--json"]
+    registered = CliRunner().invoke(app, ["study", "segmentation-measures", *asked])
+    assert registered.exit_code == 0, registered.output
+    assert not (tmp_path / "o").exists()
+    said = CliRunner().invoke(app, ["study", "segmentation-measures", *asked])
     assert said.exit_code == 0, said.output
     answer = json.loads(said.stdout)
     assert len(answer["claims"]) == 9
     assert {row["measure"] for row in answer["measures"]} >= {"averaged variance", "Kullback-Leibler"}
+    summary = (tmp_path / "o" / "summary.md").read_text()
+    assert json.loads(registered.stdout)["hash"] in summary
+    assert "not as registered" not in summary
+    assert read_claims(tmp_path / "o").study == "segmentation-measures"
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,10 @@ from dropscope.studies.transformer_profile import calibration, cells, claims, co
 from dropscope.studies.transformer_profile.recommendations import Recommendation, recommend
 from dropscope.studies.transformer_profile.report import report_rows
 from dropscope.studies.transformer_profile.rows import Evaluations, read_rows
+from dropscope.studies.transformer_profile.rules import RULES
 from dropscope.studies.transformer_profile.tables import Findings, analyse
 from support.errors import refused
+from support.judged_claims import check_claims
 from support.profile_tables import NINETEEN, simulate
 
 EIGHT = tuple(NINETEEN[at] for at in (0, 1, 5, 7, 8, 13, 14, 18))
@@ -374,6 +376,9 @@ class TestRecommendations:
 
 
 class TestClaims:
+    def test_verdicts_follow_from_their_evidence_and_claims_are_registered(self, f: Findings) -> None:
+        check_claims(claims.judge_claims(f), RULES)
+
     def test_verdicts_that_the_simulation_sets(self, f: Findings) -> None:
         verdict = {claim.name: claim.verdict for claim in claims.judge_claims(f)}
         assert verdict["memory_bias"] == "supported"

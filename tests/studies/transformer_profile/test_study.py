@@ -684,8 +684,13 @@ def test_the_command_plans_and_runs(folder: Path, tmp_path: Path) -> None:
     assert list(plan["missing"]) == ["./nowhere"]
     assert plan["predictions"] == (4 * 5 + 2) * 16 + 2 * 2 * 2 * 16
     assert not (tmp_path / "out").exists()
-    done = command(folder, "--models", models, "--out", str(tmp_path / "out"), "--json")
+    file = str(tmp_path / "plan.json")
+    registered = command(folder, "--models", models, "--out", str(tmp_path / "out"), "--preregister", file)
+    assert registered.exit_code == 0, registered.output
+    assert not (tmp_path / "out").exists()
+    done = command(folder, "--models", models, "--out", str(tmp_path / "out"), "--preregister", file, "--json")
     assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "out" / "preregistration.json").read_text())["differences"] == []
     answer = json.loads(done.stdout)
     assert [row["status"] for row in answer["models"]] == ["ok", "skipped"]
     assert {row["configuration"] for row in answer["accuracies"]} == {c.name for c in CONFIGURATIONS}

@@ -24,8 +24,10 @@ from dropscope.studies.where_to_drop.curves import batch_scores, curve_pair, pai
 from dropscope.studies.where_to_drop.figures import FIGURES, figure_8, write_figures
 from dropscope.studies.where_to_drop.report import write_tables_and_figures
 from dropscope.studies.where_to_drop.rows import NetworkResult, join_results
+from dropscope.studies.where_to_drop.rules import RULES
 from dropscope.studies.where_to_drop.tasks import Task
 from support.errors import refused
+from support.judged_claims import check_claims
 
 CIFAR = ("conv1", "conv2", "conv3", "fc1")
 EFFNET = ("stem", "block1", "block2", "block3")
@@ -108,6 +110,13 @@ def result_of(seed: int, layers: tuple[str, ...] = CIFAR, n: int = 300, **option
 def claims(task: Task, results: list[NetworkResult]) -> list[Claim]:
     study = join_results(task, results)
     return judge(study, tables.effect_table(study))
+
+
+def test_verdicts_follow_from_their_evidence_and_claims_are_registered(three: list[NetworkResult]) -> None:
+    effnet = task_of("mammography", EFFNET), [result_of(seed, EFFNET) for seed in range(3)]
+    for task, results in ((task_of(), three), (task_of(), three[:1]), effnet):
+        check_claims(claims(task, results), RULES)
+    assert all(claim.evidence for claim in claims(task_of(), three) if claim.name.startswith(("useful", "penultimate")))
 
 
 def by_name(judged: list[Claim]) -> dict[str, Claim]:

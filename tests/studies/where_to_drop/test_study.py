@@ -354,9 +354,13 @@ def test_the_command_runs_an_own_model_end_to_end(tmp_path: Path) -> None:
     assert asked.exit_code == 0
     assert '"placements": 16' in asked.output
     assert not (tmp_path / "out").exists()
+    arguments += ["--preregister", str(tmp_path / "plan.json")]
+    registered = CliRunner().invoke(app, arguments)
+    assert registered.exit_code == 0, registered.output
+    assert not (tmp_path / "out").exists()
     ran = CliRunner().invoke(app, arguments)
     assert ran.exit_code == 0, ran.output
-    assert (tmp_path / "out" / "summary.md").exists()
+    assert "are as registered" in (tmp_path / "out" / "summary.md").read_text()
     assert "undecided" in ran.output
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dropscope.cli.console import print_json, records, stdout
 from dropscope.cli.options import AsJson, DryRun, takes_records
-from dropscope.cli.studies.group import print_claims, study
+from dropscope.cli.studies.group import print_claims, registers, study
 from dropscope.studies.segmentation_measures import Options
 
 
@@ -15,13 +15,15 @@ from dropscope.studies.segmentation_measures import Options
 def run_segmentation_measures(options: Options, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Which uncertainty measure finds the wrong voxels of a segmentation: a grid of trained networks."""
     from dropscope.report import claims_table
-    from dropscope.studies.segmentation_measures import estimate, plan, run
+    from dropscope.studies.segmentation_measures import estimate, plan, preregister, run
 
     show = False if as_json else None
     planned = plan(options, show=show)
     if dry_run:
         facts = planned.facts() | {"estimate": estimate(planned)}
         print_json(facts) if as_json else _print_plan(facts)
+        return
+    if registers(options.preregister, lambda: preregister(planned), as_json=as_json):
         return
     outcome = run(planned, show=show)
     if as_json:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dropscope.cli.console import print_json, records, stderr, stdout
 from dropscope.cli.options import AsJson, DryRun, takes_records
-from dropscope.cli.studies.group import print_claims, study
+from dropscope.cli.studies.group import print_claims, registers, study
 from dropscope.studies.transformer_profile import Options
 
 if TYPE_CHECKING:
@@ -18,12 +17,15 @@ if TYPE_CHECKING:
 @takes_records()
 def run_transformer_profile(options: Options, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Dropout robustness and cognitive profile of transformers: five configurations, memory against reasoning."""
-    from dropscope.studies.transformer_profile import estimate, plan, run
+    from dropscope.report import claims_table
+    from dropscope.studies.transformer_profile import estimate, plan, preregister, run
 
     planned = plan(options)
     if dry_run:
         facts = estimate(planned)
         print_json(facts) if as_json else _print_plan(facts)
+        return
+    if registers(options.preregister, lambda: preregister(planned), as_json=as_json):
         return
     outcome = run(planned)
     listed, accuracies = outcome.tables["models"], outcome.tables["passes"]
@@ -31,7 +33,7 @@ def run_transformer_profile(options: Options, dry_run: DryRun = False, as_json: 
         grouped = accuracies.groupby(["model", "configuration", "group"], sort=False).accuracy
         table = grouped.agg(mean="mean", std="std").reset_index()
         answer = {"out": str(outcome.folder), "models": records(listed), "accuracies": records(table)}
-        print_json({**answer, "claims": [asdict(claim) for claim in outcome.claims]})
+        print_json({**answer, "claims": records(claims_table(outcome.claims))})
         return
     _print_accuracies(accuracies)
     for row in listed[listed.status == "skipped"].itertuples():

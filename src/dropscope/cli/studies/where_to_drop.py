@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dropscope.cli.console import print_json, stderr, stdout
+from dropscope.cli.console import print_json, records, stderr, stdout
 from dropscope.cli.options import AsJson, DryRun, takes_records
-from dropscope.cli.studies.group import print_claims, study
+from dropscope.cli.studies.group import print_claims, registers, study
 from dropscope.studies.where_to_drop import Options
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ def run_where_to_drop(
     as_json: AsJson = False,
 ) -> None:
     """Where should dropout go in an image classifier? Trains, sweeps the grid of placements, judges each claim."""
-    from dropscope.studies.where_to_drop import plan, run
+    from dropscope.report import claims_table
+    from dropscope.studies.where_to_drop import plan, preregister, run
 
     chosen = [options]
     if train_dropout:
@@ -37,10 +38,12 @@ def run_where_to_drop(
     if dry_run:
         _print_plans(plans, as_json)
         return
+    if registers(options.preregister, lambda: preregister(plans[0]), as_json=as_json):
+        return
     answers = []
     for each in plans:
         outcome = run(each, say=stderr().print if as_json else stdout().print)
-        answers.append({"folder": str(outcome.folder), "claims": [asdict(claim) for claim in outcome.claims]})
+        answers.append({"folder": str(outcome.folder), "claims": records(claims_table(outcome.claims))})
         if not as_json:
             print_claims(outcome.claims)
             stdout().print(f"summary, figures and tables in {outcome.folder}")

@@ -6,8 +6,16 @@ from dropscope.studies.doors import late_imports
 from dropscope.studies.segmentation_measures.options import Options
 
 if TYPE_CHECKING:
-    from dropscope.studies.segmentation_measures.study import Outcome, Plan, estimate, plan, run, trained_network
+    from dropscope.studies.segmentation_measures.study import (
+        Outcome,
+        Plan,
+        estimate,
+        plan,
+        preregister,
+        run,
+        trained_network,
+    )
 
-__all__ = ["Options", "Outcome", "Plan", "estimate", "plan", "run", "trained_network"]
+__all__ = ["Options", "Outcome", "Plan", "estimate", "plan", "preregister", "run", "trained_network"]
 
 __getattr__ = late_imports(f"{__name__}.study", __all__)

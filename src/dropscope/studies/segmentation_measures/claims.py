@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from dropscope.analysis import Estimate
-from dropscope.report import Claim, Verdict, decide, decide_all, format_estimate
+from dropscope.report import Claim, Evidence, Verdict, decide, decide_all, format_estimate
 from dropscope.studies.segmentation_measures import published
 from dropscope.studies.segmentation_measures.evaluation import FOUR
 from dropscope.studies.segmentation_measures.rows import LABELS
@@ -43,6 +43,7 @@ def _pair(posteriors: pd.DataFrame, pairs: pd.DataFrame, a: str, b: str) -> Clai
         estimate.method + ("" if math.isnan(estimate.p) else f", Holm over the six pairs (p = {estimate.p:.2g})"),
         estimand=_ESTIMAND,
         margin=_MARGIN,
+        evidence=(Evidence(estimate, "above", margin=published.MARGIN, family="pairs"),),
     )
 
 
@@ -80,6 +81,10 @@ def _whole_order(pairs: pd.DataFrame, claims: list[Claim]) -> Claim:
         "all five pairs at .05 support it; one of them the other way round at .01 contradicts it",
         estimand=_ESTIMAND,
         margin=_MARGIN,
+        evidence=tuple(
+            Evidence(estimate, "above", margin=published.MARGIN, name=f"{LABELS[a]} − {LABELS[b]}")
+            for estimate, (a, b) in zip(estimates, published.PAIRS, strict=True)
+        ),
     )
 
 
@@ -97,6 +102,7 @@ def _same(posteriors: pd.DataFrame, pairs: pd.DataFrame) -> Claim:
         f"{estimate.method}; supported by an interval within the margin, contradicted by one wholly beyond it",
         estimand=_ESTIMAND,
         margin=_MARGIN,
+        evidence=(Evidence(estimate, "same", margin=published.MARGIN),),
     )
 
 

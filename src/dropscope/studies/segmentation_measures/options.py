@@ -38,6 +38,8 @@ class Options:
         patients: Regular expression whose match in a file's name is its patient: 'patient[0-9]+'; a table cases.csv
             with a column patient wins.
         ignore_label: Label of voxels that count nowhere.
+        preregister: File of a preregistration. A new one: claims, margins, seeds and options are written to it, and
+            nothing is run. One that is there: the summary says whether the run is as registered.
     """
 
     data: str = "phantom"
@@ -64,3 +66,4 @@ class Options:
     dropout: Literal["training", "inference"] = "training"
     patients: str | None = None
     ignore_label: int | None = None
+    preregister: str | Path | None = None

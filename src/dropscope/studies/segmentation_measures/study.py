@@ -17,7 +17,9 @@ from torch import nn
 from dropscope.atomic import output_folder, read_json
 from dropscope.device import as_device
 from dropscope.errors import BadInput, nearest
-from dropscope.report import Claim, claim_folder
+from dropscope.report import Claim, check_registration, claim_folder, registration, write_claims, write_registration
+from dropscope.studies.segmentation_measures import claims as rules_of_claims
+from dropscope.studies.segmentation_measures import published
 from dropscope.studies.segmentation_measures.cases import Split, split
 from dropscope.studies.segmentation_measures.estimates import fitting_workers, measure_seconds, worker_bytes
 from dropscope.studies.segmentation_measures.experiments import Experiment, Network, make_grid, plan_networks
@@ -32,11 +34,13 @@ from dropscope.studies.segmentation_measures.preparation import (
 )
 from dropscope.studies.segmentation_measures.presets import Preset, apply_preset
 from dropscope.studies.segmentation_measures.report import write_report
+from dropscope.studies.segmentation_measures.rules import RULES
 from dropscope.studies.segmentation_measures.showcase import EXHIBITS, make_exhibits, read_exhibits
 from dropscope.studies.segmentation_measures.units import Work, default_placement
 from dropscope.studies.segmentation_measures.workers import run_units
 from dropscope.studies.training import load_weights
 
+STUDY = "segmentation-measures"
 _THREADS = 8  # of a unit on a CPU, at most
 
 
@@ -171,19 +175,33 @@ def run(plan: Plan, *, show: bool | None = None) -> Outcome:
     """Trains and evaluates what is missing in the folder, then writes tables, figures and the summary."""
     work, folder = plan.work, Path(plan.work.folder)
     claim_folder(folder, _spec(plan))
+    check_registration(plan.options.preregister, _registration(plan), folder)
     if not (folder / PREPARED).exists():
         write_prepared(plan.prepared, folder / PREPARED)
     rows = run_units(work, plan.units, plan.workers, show=show)
     exhibits = make_exhibits(work, plan.units, rows, plan.prepared)
     claims, tables = write_report(folder, rows, exhibits, plan.facts())
+    write_claims(folder, STUDY, plan.prepared.fingerprint(), claims)
     return Outcome(folder, tuple(claims), tables, rows)
+
+
+def preregister(plan: Plan) -> str:
+    """Writes the claims, margins, seeds and options of a run that has not begun; returns their hash."""
+    assert plan.options.preregister is not None
+    return write_registration(plan.options.preregister, _registration(plan), Path(plan.work.folder))
+
+
+def _registration(plan: Plan) -> dict[str, Any]:
+    sources = (rules_of_claims, published)
+    grid = {"grid": [experiment.name for experiment in plan.experiments]}
+    return registration(STUDY, plan.options, _spec(plan) | grid, [plan.work.seed], RULES, sources, files=("data",))
 
 
 def _spec(plan: Plan) -> dict[str, Any]:
     """What all networks of a folder have in common, for `study.json`. The grid is not in it: a study may grow."""
     preset, prepared, work = plan.preset, plan.prepared, plan.work
     return {
-        "study": "segmentation-measures", "data": prepared.fingerprint(), "seed": work.seed,
+        "study": STUDY, "data": prepared.fingerprint(), "seed": work.seed,
         "regime": asdict(preset.regime), "features": list(preset.features), "passes": preset.passes,
         "model": work.model, "placement": work.placement, "dropout": plan.options.dropout,
         "channels": prepared.channels, "classes": prepared.classes, "dims": len(prepared.roi),

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from dropscope.analysis import Estimate, over_networks, rank_correlation, sign_test
-from dropscope.report import Claim, Verdict, decide, decide_all, format_estimate
+from dropscope.report import Claim, Evidence, Verdict, decide, decide_all, format_estimate
 from dropscope.studies.transformer_profile import cells, published
 from dropscope.studies.transformer_profile.comparisons import READINGS, gaps, kind_gap, over_models
 from dropscope.studies.transformer_profile.levels import pick
@@ -64,6 +64,7 @@ def _deterministic_beats_mc(f: Findings) -> Claim:
         estimate.method,
         estimand=f"mean difference of run-level accuracy, {_OVER}",
         margin=_POINTS,
+        evidence=(Evidence(estimate, "above", margin=MARGIN),),
     )
 
 
@@ -106,6 +107,7 @@ def _memory_bias(f: Findings) -> Claim:
         estimate.method,
         estimand=f"difference of mean run-level accuracy at the baseline, {_OVER}",
         margin=_POINTS,
+        evidence=(Evidence(estimate, "above", margin=MARGIN),),
     )
 
 
@@ -126,6 +128,7 @@ def _decoder_gap(f: Findings) -> Claim:
         f"{estimate.method}; {_chosen_words()}",
         estimand=f"difference of gaps at the baseline, of models with both tasks above chance, {_OVER}",
         margin=_POINTS,
+        evidence=(Evidence(estimate, "above", margin=MARGIN),),
     )
 
 
@@ -143,6 +146,7 @@ def _memory_fragile(f: Findings) -> Claim:
         f"drop of memory minus drop of reasoning, deterministic to high both; {estimate.method}; {_chosen_words()}",
         estimand=f"difference of losses, of models with both tasks above chance, {_OVER}",
         margin=_POINTS,
+        evidence=(Evidence(estimate, "above", margin=MARGIN),),
     )
 
 
@@ -162,6 +166,7 @@ def _reasoning_robust(f: Findings) -> Claim:
         f"deterministic to high both, against {ROBUST:g}; {beyond.method}; {_chosen_words()}",
         estimand=f"loss of accuracy, of models whose reasoning is above chance, {_OVER}",
         margin=f"robust = less than {ROBUST:g} lost",
+        evidence=(Evidence(shown, "below", bound=ROBUST),),
     )
 
 
@@ -177,6 +182,7 @@ def _small_steady(f: Findings) -> Claim:
         decide(estimate, "above"),
         estimate.method,
         estimand="rank correlation of the std over passes with the number of parameters, over models",
+        evidence=(Evidence(estimate, "above", scale="correlation"),),
     )
 
 
@@ -217,6 +223,7 @@ def _size_claim(
         estimate.method,
         estimand=f"difference of mean {group} accuracy at the baseline, {_OVER}",
         margin=_POINTS,
+        evidence=(Evidence(estimate, "above", margin=MARGIN),),
     )
 
 
@@ -234,6 +241,7 @@ def _family(f: Findings) -> Claim:
         decide(estimate, "above") if estimate.n >= FEWEST else "undecided",
         f"leave one out: mean of the family's other members against a line on log(parameters); {estimate.method}",
         estimand="difference of squared errors of a left-out model's std, over models",
+        evidence=(Evidence(estimate, "above"),) if estimate.n >= FEWEST else (),
     )
 
 
@@ -250,6 +258,7 @@ def _specialised(f: Findings) -> Claim:
         f"overall accuracy, deterministic to baseline; {estimate.method}",
         estimand=f"difference of mean losses of run-level accuracy, {_OVER}",
         margin=_POINTS,
+        evidence=(Evidence(estimate, "above", margin=MARGIN),),
     )
 
 
@@ -281,6 +290,10 @@ def _calibration(f: Findings) -> Claim:
         f"ECE {estimates['ece'].method}, Brier and NLL {estimates['nll'].method}",
         estimand=f"mean difference of ECE over models, of Brier and NLL {_OVER}",
         margin=f"± {published.SCORE_MARGIN:g} of each",
+        evidence=tuple(
+            Evidence(estimates[score], "below", margin=published.SCORE_MARGIN, name=score.upper())
+            for score in ("ece", "brier", "nll")
+        ),
     )
 
 

@@ -53,6 +53,8 @@ class Options:
         seed: Of items, training and noise.
         out: Folder of the results; a killed run continues there.
         device: cpu or cuda; the GPU where there is one if not given.
+        preregister: File of a preregistration. A new one: claims, margins, seeds and options are written to it, and
+            nothing is run. One that is there: the summary says whether the run is as registered.
         progress: Whether progress is shown; None decides by the terminal.
     """
 
@@ -81,6 +83,7 @@ class Options:
     seed: int = 42
     out: str | Path = "transformer-profile"
     device: str | None = None
+    preregister: str | Path | None = None
     progress: bool | None = None
 
     def check(self) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from dropscope.analysis import Estimate, rank_correlation
-from dropscope.report import Claim, Verdict, decide, decide_all, format_estimate
+from dropscope.report import Claim, Evidence, Verdict, decide, decide_all, format_estimate
 from dropscope.studies.transformer_profile import cells, published
 from dropscope.studies.transformer_profile.levels import pick
 from dropscope.studies.transformer_profile.published import MARGIN, QUARTILE_TESTS, SCALE_MARGIN
@@ -51,6 +51,7 @@ def _scale(f: Findings) -> Claim:
         f"slope on log10(parameters); {estimate.method}",
         estimand="slope of the loss of run-level accuracy on log10(parameters), over models and contexts",
         margin=f"± {SCALE_MARGIN:g} of accuracy per tenfold",
+        evidence=(Evidence(estimate, "same", margin=SCALE_MARGIN),),
     )
 
 
@@ -98,6 +99,9 @@ def _gap_compression(f: Findings) -> Claim:
         + (next(iter(estimates.values())).method if estimates else ""),
         estimand="gap without dropout minus gap with it, over all models and contexts",
         margin=f"± {MARGIN:g} of accuracy",
+        evidence=tuple(Evidence(e, "above", margin=MARGIN, name=name) for name, e in estimates.items())
+        if len(estimates) == len(_HIGH)
+        else (),
     )
 
 

@@ -19,7 +19,8 @@ import torch
 from dropscope.atomic import output_folder
 from dropscope.device import as_device
 from dropscope.errors import BadInput, DropscopeError, Phrase, first_line
-from dropscope.report import Claim, claim_folder
+from dropscope.report import Claim, check_registration, claim_folder, registration, write_claims, write_registration
+from dropscope.studies.transformer_profile import cells, claims, published, robustness
 from dropscope.studies.transformer_profile.checkpoints import kind_of, read_checkpoints
 from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS, grid_of, rates_of
 from dropscope.studies.transformer_profile.fine_tuning import Tuning
@@ -28,8 +29,10 @@ from dropscope.studies.transformer_profile.networks import profile_model
 from dropscope.studies.transformer_profile.options import Options, Plan
 from dropscope.studies.transformer_profile.presets import PRESETS
 from dropscope.studies.transformer_profile.report import write_report
+from dropscope.studies.transformer_profile.rules import RULES
 from dropscope.studies.transformer_profile.store import write_tables
 
+STUDY = "transformer-profile"
 log = logging.getLogger("dropscope")
 
 
@@ -117,6 +120,7 @@ def run(plan: Plan) -> Outcome:
         BadInput: Where no model can be evaluated, or the folder holds another run.
     """
     claim_folder(plan.folder, plan.spec)
+    check_registration(plan.options.preregister, _registration(plan), plan.folder)
     plan.items.save(plan.folder / "dataset.parquet")
     skipped = _profile_models(plan)
     if len(skipped) == len(plan.variants):
@@ -128,8 +132,22 @@ def run(plan: Plan) -> Outcome:
         plan.folder, reasons_by_name, plan.tuning.learning_rate, plan.configurations, plan.surface
     )  # fmt: skip
     report = write_report(plan, models)
+    write_claims(plan.folder, STUDY, str(plan.spec["data"]), report.claims)
     rows = {"models": models, "passes": pd.read_parquet(plan.folder / "passes.parquet")}
     return Outcome(plan.folder, report.claims, {**report.tables, **rows})
+
+
+def preregister(plan: Plan) -> str:
+    """Writes the claims, margins, seeds and options of a run that has not begun; returns their hash."""
+    assert plan.options.preregister is not None
+    return write_registration(plan.options.preregister, _registration(plan), plan.folder)
+
+
+def _registration(plan: Plan) -> dict[str, Any]:
+    files = ("data", "squad", "hellaswag")
+    setting = plan.spec | {"models": list(plan.models)}
+    sources = (claims, robustness, cells, published)
+    return registration(STUDY, plan.options, setting, [plan.options.seed], RULES, sources, files)
 
 
 def _profile_models(plan: Plan) -> dict[str, str]:

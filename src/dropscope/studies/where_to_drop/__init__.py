@@ -7,8 +7,8 @@ from dropscope.studies.where_to_drop.options import Options
 from dropscope.studies.where_to_drop.presets import PRESETS
 
 if TYPE_CHECKING:
-    from dropscope.studies.where_to_drop.study import Outcome, Plan, estimate, plan, run
+    from dropscope.studies.where_to_drop.study import Outcome, Plan, estimate, plan, preregister, run
 
-__all__ = ["PRESETS", "Options", "Outcome", "Plan", "estimate", "plan", "run"]
+__all__ = ["PRESETS", "Options", "Outcome", "Plan", "estimate", "plan", "preregister", "run"]
 
 __getattr__ = late_imports(f"{__name__}.study", __all__)

@@ -36,6 +36,8 @@ class Options:
         weights: A trained network instead: safetensors, or a plain state_dict.
         out: Folder of the results; a killed run continues there.
         device: cpu or cuda; the GPU where there is one if not given.
+        preregister: File of a preregistration. A new one: claims, margins, seeds and options are written to it, and
+            nothing is run. One that is there: the summary says whether the run is as registered.
         progress: Whether to show progress; on a terminal if not given.
     """
 
@@ -60,6 +62,7 @@ class Options:
     weights: str | Path | None = None
     out: str | Path = "where-to-drop"
     device: str | None = None
+    preregister: str | Path | None = None
     progress: bool | None = None
 
     def __post_init__(self) -> None:

@@ -22,11 +22,13 @@ from dropscope.engine import PlanSummary
 from dropscope.errors import BadInput
 from dropscope.loading import load_data, load_model
 from dropscope.model import random_state_kept, weights_fingerprint
-from dropscope.report import Claim, claim_folder
+from dropscope.report import Claim, check_registration, claim_folder, registration, write_claims, write_registration
 from dropscope.runs import plan_sweep
 from dropscope.studies.training import load_weights, trained_once
+from dropscope.studies.where_to_drop import published
 from dropscope.studies.where_to_drop.cifar import cifar_task
 from dropscope.studies.where_to_drop.cifar_files import read_cifar
+from dropscope.studies.where_to_drop.claims import numbers, penultimate, trends, usefulness, verdicts
 from dropscope.studies.where_to_drop.evaluation import Evaluation
 from dropscope.studies.where_to_drop.mammography import Protocol, mammography_task
 from dropscope.studies.where_to_drop.options import Options
@@ -35,8 +37,10 @@ from dropscope.studies.where_to_drop.preprocessing import Settings
 from dropscope.studies.where_to_drop.presets import SIDES, Preset, find_preset
 from dropscope.studies.where_to_drop.report import write_report
 from dropscope.studies.where_to_drop.rows import NetworkResult, load_result, save_result
+from dropscope.studies.where_to_drop.rules import RULES
 from dropscope.studies.where_to_drop.tasks import Task, TrainingRun, accuracy, with_noise
 
+STUDY = "where-to-drop"
 _CPU = torch.device("cpu")
 
 
@@ -51,6 +55,7 @@ class Plan:
     weights: Path | None = None  # a trained network instead of one per seed
     device: torch.device = _CPU
     progress: bool | None = None
+    options: Options | None = None
 
     def facts(self) -> dict[str, Any]:
         """The plan in words, for a dry run."""
@@ -90,7 +95,7 @@ def plan(options: Options, *, dry: bool = False) -> Plan:
     weights = None if options.weights is None else Path(options.weights)
     if weights is not None:
         load_weights(task.build(), weights)  # a wrong file is refused here
-    return Plan(task, size, folder, tuple(range(options.seeds)), weights, device, options.progress)
+    return Plan(task, size, folder, tuple(range(options.seeds)), weights, device, options.progress, options)
 
 
 def estimate(plan: Plan) -> PlanSummary:
@@ -107,11 +112,10 @@ def run(plan: Plan, say: Callable[[str], None] = lambda line: None) -> Outcome:
         say: Gets a line about every network.
     """
     task, folder = plan.task, plan.folder
-    spec: dict[str, Any] = {"study": "where-to-drop", "task": task.about, "size": asdict(plan.size)}
-    if plan.weights is not None:  # another file has another folder
-        spec["weights"] = weights_fingerprint(load_weights(task.build(), plan.weights))
     new = not (folder / "study.json").exists()
-    claim_folder(folder, spec)
+    claim_folder(folder, _spec(plan))
+    if plan.options is not None:
+        check_registration(plan.options.preregister, _registration(plan, plan.options), folder)
     try:
         results = _evaluate(plan, say)
     except BadInput:
@@ -121,7 +125,29 @@ def run(plan: Plan, say: Callable[[str], None] = lambda line: None) -> Outcome:
     if task.exhibits is not None:
         task.exhibits(folder)
     claims, tables = write_report(folder, task, results, plan.size, len(plan.evaluation().grid))
+    write_claims(folder, STUDY, str(task.about.get("data", task.about.get("fingerprint"))), claims)
     return Outcome(folder, tuple(claims), tables, tuple(results))
+
+
+def preregister(plan: Plan) -> str:
+    """Writes the claims, margins, seeds and options of a run that has not begun; returns their hash."""
+    assert plan.options is not None
+    assert plan.options.preregister is not None
+    return write_registration(plan.options.preregister, _registration(plan, plan.options), plan.folder)
+
+
+def _spec(plan: Plan) -> dict[str, Any]:
+    """What all networks of a folder have in common."""
+    spec: dict[str, Any] = {"study": STUDY, "task": plan.task.about, "size": asdict(plan.size)}
+    if plan.weights is not None:  # another file has another folder
+        spec["weights"] = weights_fingerprint(load_weights(plan.task.build(), plan.weights))
+    return spec
+
+
+def _registration(plan: Plan, options: Options) -> dict[str, Any]:
+    sources = (numbers, penultimate, trends, usefulness, verdicts, published)
+    files = ("data", "labels", "weights")
+    return registration(STUDY, options, _spec(plan), plan.seeds, RULES, sources, files)
 
 
 def _evaluate(plan: Plan, say: Callable[[str], None]) -> list[NetworkResult]:

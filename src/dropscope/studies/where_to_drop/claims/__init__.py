@@ -71,4 +71,4 @@ def _stands(claim: Claim) -> bool:
 
 
 def _undecided(claim: Claim, why: str) -> Claim:
-    return replace(claim, verdict="undecided", how=f"{why}; {claim.how}")
+    return replace(claim, verdict="undecided", how=f"{why}; {claim.how}", evidence=())

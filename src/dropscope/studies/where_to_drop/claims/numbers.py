@@ -13,12 +13,13 @@ from typing import Any
 import pandas as pd
 
 from dropscope.analysis import Estimate, over_networks
-from dropscope.report import Claim, Verdict, decide, decide_all, format_estimate
+from dropscope.report import Claim, Evidence, Verdict, decide, decide_all, format_estimate
 from dropscope.studies.where_to_drop.claims.verdicts import (
     FACTOR,
     enough,
     measured,
     near,
+    near_evidence,
     of_networks,
     with_interval,
 )
@@ -44,7 +45,7 @@ def number_claims(study: StudyRows, smaller: Sequence[str] = ()) -> list[Claim]:
     why = "not decided, for the run is not of the paper's size (see the end of the summary)"
     return [
         claim if claim.arithmetic or claim.name.startswith("table-3-order")
-        else replace(claim, verdict="undecided", how=f"{claim.how}; {why}")
+        else replace(claim, verdict="undecided", how=f"{claim.how}; {why}", evidence=())
         for claim in claims
     ]  # fmt: skip
 
@@ -108,6 +109,7 @@ def _ends(study: StudyRows, published: Published) -> list[Claim]:
                     f"{measured(ours)}; {_met_words(study)}",
                     estimand="mean rearrangement penalty of the placements at this p_mean, over networks trained alike",
                     margin=f"a factor of {FACTOR:g}",
+                    evidence=(near_evidence(ours, value),),
                 )
             )
     return claims
@@ -140,6 +142,7 @@ def _single(study: StudyRows, number: Number) -> Claim | None:
         quotation=PENULTIMATE if number.statistic == "minimum" else "",
         estimand=f"{number.statistic} over rates of the penalty of {number.measure}, over networks trained alike",
         margin=f"a factor of {FACTOR:g}",
+        evidence=(near_evidence(ours, number.value),),
     )
 
 
@@ -204,6 +207,7 @@ def _order(study: StudyRows, batches: pd.DataFrame, pair: tuple[str, str], n: in
         decide_all(estimates, "below"),
         how,
         estimand="difference of both penalties of expected entropy, over networks trained alike",
+        evidence=tuple(Evidence(e, "below", name=name) for e, name in zip(estimates, _WORDS.values(), strict=False)),
     )
 
 

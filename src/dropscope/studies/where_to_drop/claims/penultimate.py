@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dropscope.report import Claim, decide, decide_all
+from dropscope.report import Claim, Evidence, decide, decide_all
 from dropscope.studies.where_to_drop.claims.verdicts import (
     WORDS,
     by_test,
+    effect_evidence,
     enough,
     estimate_of,
     measured,
@@ -49,6 +50,7 @@ def penultimate_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                         by_test(mean),
                         quotation=PENULTIMATE,
                         estimand=f"difference of mean {WORDS[score]} over the grid, over networks trained alike",
+                        evidence=(effect_evidence(mean, "below"),),
                     )
                 )
             claims += _among_single(study, effects, layer, measure, BOTH, "penalties")
@@ -81,6 +83,10 @@ def _among_single(
             "stands if every difference does at .05, falls if one does at .05 by their number; t over networks",
             quotation=PENULTIMATE,
             estimand=f"differences of mean {what} over rates, over networks trained alike",
+            evidence=tuple(
+                effect_evidence(line, "below", f"against {other}, {WORDS[score]}")
+                for (other, score), line in known.items()
+            ),
         )
     ]
 
@@ -110,6 +116,7 @@ def halves_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                     f"{measured(ratio)}; against a ratio of .5",
                     quotation=PENULTIMATE,
                     estimand="ratio of mean penalties over the grid and all measures, over networks trained alike",
+                    evidence=(Evidence(enough(ratio), "below", bound=0.5, scale="log"),),
                 )
             )
     return claims
@@ -137,6 +144,7 @@ def first_layer_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                 decide_all([estimate_of(line, "p") for line in known.values()], "above"),
                 "stands if every difference does at .05, falls if one does at .05 by their number; t over networks",
                 estimand="differences of mean penalty over rates and grid, over networks trained alike",
+                evidence=tuple(effect_evidence(line, "above", f"against {words}") for words, line in known.items()),
             )
         )
     return claims
@@ -158,6 +166,7 @@ def early_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                     "it rises with l_last, which contradicts the penultimate rule; no test",
                     f"slope per layer {with_interval(last)}", decide(estimate_of(last), "above"), by_test(last),
                     estimand="slope of the penalty on l_last over the grid, over networks trained alike",
+                    evidence=(effect_evidence(last, "above"),),
                 )
             )  # fmt: skip
         if early is not None:
@@ -168,6 +177,7 @@ def early_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                     f"first half of the layers only − placements that reach later layers {with_interval(early)}",
                     decide(estimate_of(early), "below"), by_test(early),
                     estimand="difference of mean penalty over the grid, over networks trained alike",
+                    evidence=(effect_evidence(early, "below"),),
                 )
             )  # fmt: skip
     return claims

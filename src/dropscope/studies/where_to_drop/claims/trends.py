@@ -6,21 +6,24 @@ Owns the claims about p_mean, n_layers, skewness and kurtosis, and position.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 
 from dropscope.analysis import Estimate, effect_over_networks
-from dropscope.report import Claim, Verdict, all_of, decide, decide_all
+from dropscope.report import Claim, Direction, Evidence, Verdict, all_of, decide, decide_all
 from dropscope.studies.where_to_drop.claims.verdicts import (
     IDENTITY,
     MARGIN,
     WORDS,
     by_test,
+    effect_evidence,
     enough,
     estimate_of,
     moves,
+    share_evidence,
     with_interval,
 )
 from dropscope.studies.where_to_drop.published import NO_IMPACT, published_for
@@ -41,7 +44,8 @@ def p_mean_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
             continue
         ends = numbers.get(measure)
         gap = _ends_apart(study, measure, score)
-        verdict = decide_all([estimate_of(rate, "p"), enough(gap)], "above" if way == "rises" else "below")
+        direction: Direction = "above" if way == "rises" else "below"
+        verdict = decide_all([estimate_of(rate, "p"), enough(gap)], direction)
         claims[measure] = Claim(
             f"p_mean-{measure}",
             f"The {WORDS[score]} of {measure} {way} with p_mean",
@@ -52,6 +56,7 @@ def p_mean_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
             verdict,
             f"slope and ends must agree, for a curve that turns has neither; {by_test(rate)}",
             estimand="slope of the mean penalty on p_mean, and its change from end to end, over networks trained alike",
+            evidence=(effect_evidence(rate, direction, "slope"), Evidence(enough(gap), direction, name="end to end")),
         )
     first, second = (claims.get(name) for name in ("predictive_entropy", "variation_predicted"))
     if first is None or second is None:
@@ -64,6 +69,11 @@ def p_mean_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
         all_of([first.verdict, second.verdict]),
         "both slopes and both ends, as above",
         estimand="the two claims above together",
+        evidence=tuple(
+            replace(one, name=f"{measure}, {one.name}")
+            for measure, claim in (("predictive_entropy", first), ("variation_predicted", second))
+            for one in claim.evidence
+        ),
     )
     return [*claims.values(), both]
 
@@ -97,6 +107,10 @@ def layer_count_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                 quotation=NO_IMPACT,
                 estimand="change of the mean penalty from one masked layer to all, by its slope, over networks",
                 margin=f"± {100 * MARGIN:.0f} % of the mean score",
+                evidence=tuple(
+                    share_evidence(_from_one_to_all(study, one), _level(study, one), WORDS[one["score"]])
+                    for one in known
+                ),
             )
         )
     return claims
@@ -213,6 +227,9 @@ def position_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                 quotation=NO_IMPACT,
                 estimand="paired difference of both penalties over the grid, over networks trained alike",
                 margin=f"± {100 * MARGIN:.0f} % of the mean score",
+                evidence=tuple(
+                    share_evidence(estimate_of(one), _mean(study, one), WORDS[one["score"]]) for one in known
+                ),
             )
         )
     return claims

@@ -9,11 +9,12 @@ import pandas as pd
 from scipy import stats
 
 from dropscope.analysis import Estimate, effect_over_networks, over_networks
-from dropscope.report import ALPHA, Claim, Verdict, any_of, decide, decide_all
+from dropscope.report import ALPHA, Claim, Evidence, Verdict, any_of, decide, decide_all
 from dropscope.studies.where_to_drop.claims.verdicts import (
     USEFUL,
     WORDS,
     by_test,
+    effect_evidence,
     enough,
     estimate_of,
     with_interval,
@@ -51,6 +52,7 @@ def useful_claims(study: StudyRows, table: pd.DataFrame) -> list[Claim]:
                 f"both penalties, by the interval of the rank correlation; {by_test(next(iter(known.values())))}",
                 estimand="rank correlation of penalty and AURC over the grid, over networks trained alike",
                 margin=f"useful above a rank correlation of {USEFUL:g}",
+                evidence=tuple(effect_evidence(one, "above", WORDS[p], USEFUL) for p, one in known.items()),
             )
         )
     return claims
@@ -71,6 +73,7 @@ def beats_plain_claims(study: StudyRows) -> list[Claim]:
         "AURC than the plain entropy (selected after the fact: description)"
     )
     verdicts: list[Verdict] = []
+    evidence: list[Evidence] = []
     texts = []
     level = 1 - ALPHA / max(1, table["measure"].nunique() if len(table) else 1)
     for measure, part in table.groupby("measure", sort=False) if len(table) else ():
@@ -78,6 +81,8 @@ def beats_plain_claims(study: StudyRows) -> list[Claim]:
         judged = _of_one(part.iloc[0], level) if study.networks == 1 else enough(estimate)
         low, high = (judged.low, judged.high) if study.networks == 1 else (estimate.low, estimate.high)
         verdicts.append(decide(judged, "below", alpha=1 - level))
+        plainly = _of_one(part.iloc[0], 0.95) if study.networks == 1 else enough(over_networks([*part["difference"]]))
+        evidence.append(Evidence(plainly, "below", name=str(measure)))
         placements = ", ".join(dict.fromkeys(part["placement"]))
         texts.append(f"{measure} ({placements}) {estimate.value:+.4f} ({low:+.4f} to {high:+.4f})")
     one = study.networks == 1
@@ -96,6 +101,8 @@ def beats_plain_claims(study: StudyRows) -> list[Claim]:
             how if texts else "no choice was made on validation examples",
             estimand="difference of AURC of one choice per measure, "
             + ("over test examples" if one else "over networks"),
+            evidence=tuple(evidence),
+            one_is_enough=True,
         )
     ]
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pandas as pd
 
 from dropscope.analysis import Estimate, log_over_networks
-from dropscope.report import Verdict, decide, decide_all, format_estimate
+from dropscope.report import Direction, Evidence, Verdict, decide, decide_all, format_estimate
 
 FACTOR = 2.0  # a published number is met within this factor
 MARGIN = 0.1  # "no effect": less than this share of the mean score
@@ -47,8 +47,26 @@ def of_networks(rows: pd.DataFrame, statistic: Callable[[pd.DataFrame], float], 
 
 def near(estimate: Estimate, published: float) -> Verdict:
     """Whether ours is the published number, within a factor of two."""
-    estimate = enough(estimate)
-    return decide(estimate, "same", bound=published, margin=(published - published / FACTOR, published * (FACTOR - 1)))
+    rule = near_evidence(estimate, published)
+    return decide(rule.estimate, rule.direction, bound=rule.bound, margin=rule.margin)
+
+
+def near_evidence(estimate: Estimate, published: float) -> Evidence:
+    """A number against the published one, as `near` has it."""
+    margin = (published - published / FACTOR, published * (FACTOR - 1))
+    return Evidence(enough(estimate), "same", published, margin, scale="log")
+
+
+def effect_evidence(line: pd.Series, direction: Direction, name: str = "", bound: float = 0.0) -> Evidence:
+    """A line of the table of effects behind a claim by itself, whose p-value is adjusted within its family."""
+    family = "" if name else f"{line['effect']}, {line['statistic']}"
+    return Evidence(estimate_of(line, "p" if name else "p_holm"), direction, bound, name=name, family=family)
+
+
+def share_evidence(estimate: Estimate, level: float, name: str) -> Evidence:
+    """An absent effect, as a share of the mean score, so that studies of other scores can be joined with it."""
+    value, low, high = (end / level if level else math.nan for end in (estimate.value, estimate.low, estimate.high))
+    return Evidence(replace(estimate, value=value, low=low, high=high), "same", margin=MARGIN, name=name)
 
 
 def moves(change: Estimate, rank: Estimate, margin: float) -> Verdict:
