@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 import random
+import threading
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from dropscope.checks import check_choice, check_seed
 from dropscope.data import Batch, Data, Keys, check_labels, read_data
-from dropscope.device import as_device
+from dropscope.device import as_device, keep_heap
 from dropscope.errors import BadInput, Phrase
 from dropscope.injection import (
     MASKS,
@@ -53,6 +54,7 @@ from dropscope.tracing import Taps
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 _BLOCKS = itertools.count(1)
+_sealed = threading.local()
 
 _SHAPES = 8  # of batches that the model is tried on before the passes
 
@@ -214,6 +216,8 @@ def open_session(
         where = as_device(device)
         model = copy.deepcopy(model).to(where)
     of_data: tuple[str, ...] | None = None
+    if where.type == "cpu":
+        keep_heap()
     if not isinstance(data, Data):
         loaded = as_loaded(data, model, tokenizer)
         of_data = loaded.class_names
@@ -273,10 +277,13 @@ def sealed(*, tf32: bool = False, repeatable: bool = False) -> Iterator[None]:
     Convolutions and products are true fp32 unless asked otherwise: cuDNN takes TF32 by default, which moves scores.
     Where the bits of two forwards are compared, it takes no algorithm that sums in changing order; the others are up to
     three times as fast for a transposed convolution. These settings are the whole process's, so one thread at a time
-    is in such a block. What a model draws there from global random state, which has
-    no effect on a model that passes its audit, leaves that state as it was; every block draws something else, so that
-    a model that is random by itself is seen to be.
+    is in such a block. What a model draws there from global random state, which has no effect on a model that passes
+    its audit, leaves that state as it was; every block draws something else, so that
+    a model that is random by itself is seen to be. A block with the settings of the one around it is part of that.
     """
+    if getattr(_sealed, "settings", None) == (tf32, repeatable):
+        yield
+        return
     with random_state_kept():
         seed = next(_BLOCKS)
         random.seed(seed)
@@ -288,7 +295,9 @@ def sealed(*, tf32: bool = False, repeatable: bool = False) -> Iterator[None]:
         kept = cudnn.allow_tf32, products.allow_tf32, cudnn.deterministic, cudnn.benchmark
         cudnn.allow_tf32 = products.allow_tf32 = tf32
         cudnn.deterministic, cudnn.benchmark = repeatable, False
+        _sealed.settings, around = (tf32, repeatable), getattr(_sealed, "settings", None)
         try:
             yield
         finally:
+            _sealed.settings = around
             cudnn.allow_tf32, products.allow_tf32, cudnn.deterministic, cudnn.benchmark = kept
