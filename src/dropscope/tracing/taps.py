@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ _EXPLICIT = {
     "scaled_dot_product_attention": (attention.sdpa_arguments, attention.sdpa),
     "multi_head_attention_forward": (attention.mha_arguments, attention.mha),
 }
-# torch runs these as one kernel, past our hooks, unless a mode is there.
+# torch runs these as one kernel, past our hooks, unless a mode is there or it is told not to.
 _FUSED = (nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer)
 
 
@@ -172,22 +172,21 @@ def tapped(model: nn.Module, visitor: Visitor, taps: Taps, points: Collection[Po
     functions = {of: at for of, at in chosen.items() if not isinstance(of, str)}
     counts: dict[Any, int] = {}
     fused = any(isinstance(module, _FUSED) for module in model.modules())
-    mode = _Functions(visitor, functions, counts) if functions or fused else None
+    mode = _Functions(visitor, functions, counts) if functions else None
     expected = {of: taps.calls[of] for of in chosen}
-    active = [False]
+    running = ExitStack()  # what is open while a forward runs
 
     def begin(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         counts.clear()
         counts.update(dict.fromkeys(expected, 0))
         visitor.begin(Call(args, kwargs))
         if mode is not None:
-            mode.__enter__()
-            active[0] = True
+            running.enter_context(mode)
+        elif fused:
+            running.enter_context(_part_by_part())
 
     def end(module: nn.Module, args: Any, output: Any) -> None:
-        if mode is not None and active[0]:
-            active[0] = False
-            mode.__exit__(None, None, None)
+        running.close()
         if output is not None and counts != expected:
             raise TapsMissed
 
@@ -206,8 +205,18 @@ def tapped(model: nn.Module, visitor: Visitor, taps: Taps, points: Collection[Po
     finally:
         for handle in handles:
             handle.remove()
-        if mode is not None and active[0]:  # interrupted: torch calls no hooks then
-            mode.__exit__(None, None, None)
+        running.close()  # interrupted: torch calls no hooks then
+
+
+@contextmanager
+def _part_by_part() -> Iterator[None]:
+    """Encoder layers call their parts, as they do where a mode is there. The setting is the whole process's."""
+    kept = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(kept)
 
 
 def _module_hooks(
