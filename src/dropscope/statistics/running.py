@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dropscope.errors import BadInput, Phrase
 from dropscope.statistics import histograms
-from dropscope.statistics.sums import advance, cache_blocks, check_needs, variance
+from dropscope.statistics.sums import advance, advance_in_place, cache_blocks, check_needs, variance
 
 _INT16_MAX = 32767
 _CONSTANT = ("shift", "shift_max", "plain_class", "plain_value")  # of a state: not summed over passes
@@ -113,13 +113,11 @@ class PassStatistics:
 
     def _take_in(self, p: Tensor) -> None:
         histogram = self.state.pop("histogram", None)
-        blocks = cache_blocks(self.state, p) if p.device.type == "cpu" else []
-        with torch.inference_mode():  # everything is copied into a state that may have been made in it
-            for before, values in blocks:
-                for name, value in self._step(before, values).items():
-                    if value is not before[name]:
-                        before[name].copy_(value)
-        if self.state and not blocks:
+        if p.device.type == "cpu" and self._step is advance:
+            with torch.inference_mode():  # the state may have been made in it
+                for before, values in cache_blocks(self.state, p) or [(self.state, p)]:
+                    advance_in_place(before, values)
+        elif self.state:
             self.state = self._step(self.state, p)
         if histogram is None:
             return

@@ -6,7 +6,7 @@ cache at a time: a volume in float64 runs through memory once per operation, a b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 import torch
 from torch import Tensor
@@ -48,38 +48,46 @@ def statistics_bytes(needs: Collection[str], classes: int, bins: int = 100) -> i
 
 
 def advance(state: dict[str, Tensor], p: Tensor) -> dict[str, Tensor]:
-    """The state after the passes `p[passes, ..., C]`: a pure function of tensors, so that torch.compile can fuse it.
+    """The state after the passes `p[passes, ..., C]`: a pure function of tensors, so that torch.compile can fuse it."""
+    return {**state, **{name: state[name] + more for name, more in _increments(state, p)}}
+
+
+def advance_in_place(state: dict[str, Tensor], p: Tensor) -> None:
+    """`advance`, written into the state: nothing of its size is made."""
+    for name, more in _increments(state, p):
+        state[name].add_(more)
+
+
+def _increments(state: dict[str, Tensor], p: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """What passes add to each sum.
 
     Sums run in float64. Squares are taken of deviations from a fixed shift (the plain pass, or the first pass seen),
     subtracted in float64 too: rounding the differences to float32 alone would cost 1e-8 in a variance.
     """
-    after = dict(state)
-    alone = len(p) == 1  # then nothing is summed over passes
     if "sum_p" in state:
-        after["sum_p"] = state["sum_p"] + (p[0] if alone else p.sum(0, dtype=torch.float64))
+        yield "sum_p", _total(p)
     if "sum_plogp" in state:
-        after["sum_plogp"] = state["sum_plogp"] + torch.xlogy(p, p).sum(-1).sum(0, dtype=torch.float64)
+        # Not xlogy, which is no vector code on a CPU. The logarithm of 0 is a number here, and 0 times it is 0.
+        terms = p.clamp_min(torch.finfo(p.dtype).tiny).log_().mul_(p)
+        yield "sum_plogp", _total(terms.sum(-1))
     if "sum_max" in state:
         highest = p.amax(-1)
-        after["sum_max"] = state["sum_max"] + highest.sum(0, dtype=torch.float64)
-        after["squared_max"] = state["squared_max"] + (highest.double() - state["shift_max"]).square().sum(0)
+        yield "sum_max", _total(highest)
+        yield "squared_max", _total(highest.double().sub_(state["shift_max"]).square_())
     if "squared_predicted" in state:
-        at_predicted = torch.take_along_dim(p, state["plain_class"], -1).squeeze(-1)
-        deviation = at_predicted.double() - state["plain_value"]
-        after["squared_predicted"] = state["squared_predicted"] + deviation.square().sum(0)
+        # Not take_along_dim, which looks for negative numbers first.
+        at_predicted = p.gather(-1, state["plain_class"].expand(*p.shape[:-1], 1)).squeeze(-1)
+        yield "squared_predicted", _total(at_predicted.double().sub_(state["plain_value"]).square_())
     if "squared" in state:
-        # In-place steps are on a fresh copy, the largest thing made here when nothing is fused.
-        deviation = p.to(torch.float64, copy=True).sub_(state["shift"])
-        after["squared"] = (
-            torch.addcmul(state["squared"], deviation[0], deviation[0])
-            if alone
-            else state["squared"] + deviation.square_().sum(0)
-        )
+        yield "squared", _total(p.to(torch.float64, copy=True).sub_(state["shift"]).square_())
     if "votes" in state:
         classes = torch.arange(p.shape[-1], device=p.device)
-        chosen = p.argmax(-1, keepdim=True) == classes
-        after["votes"] = state["votes"] + chosen.sum(0, dtype=torch.int32)
-    return after
+        yield "votes", (p.argmax(-1, keepdim=True) == classes).sum(0, dtype=torch.int32)
+
+
+def _total(values: Tensor) -> Tensor:
+    """The sum over passes, in float64; one pass is its own, whatever its precision."""
+    return values[0] if len(values) == 1 else values.sum(0, dtype=torch.float64)
 
 
 def cache_blocks(state: dict[str, Tensor], p: Tensor) -> list[tuple[dict[str, Tensor], Tensor]]:
