@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from typing import Any
 
@@ -68,7 +68,9 @@ class LoopEngine:
         self.traced = traced  # every value is followed, and no tap is used
         self._taps: Taps | None = None
         self._located = traced
-        self.memory = memory  # bytes that forwards are sized by; what is free, if None
+        self._fitting: int | None = None  # passes in one forward, at most, since more ran out of memory
+        self.memory = memory  # bytes that forwards are sized by; what is free at the first of them, if None
+        self._budget: int | None = None
         self.tokens = tokens  # of a folded forward, at most; what suits the device, if None
         # Noise may wait for the sum and the norm behind it where a library's code, and nobody's own, is the model.
         known = type(session.model).__module__.startswith("transformers.")
@@ -89,49 +91,50 @@ class LoopEngine:
     def run(self, unit: WorkUnit, needs: Collection[str], tick: Tick = quiet) -> Iterator[StatisticsBlock]:
         for batch in self.session.data.batches:
             with torch.no_grad(), self.session.sealed():
-                plain = self.session.plain(batch)
+                plain, on_device = self.session.plain(batch), self._on_device(batch)
                 chunks = []
                 for number in unit.numbers:
                     kept = PassStatistics(needs, plain.movedim(1, -1))
-                    for block in self._blocks(number, batch, range(self.passes), tick):
-                        _take_in(kept, block.probabilities)
+                    with closing(self._made(number, on_device, range(self.passes), tick)) as passes:
+                        _take_in(kept, passes)
                     check_finite(kept.mean)
                     chunks.append((np.array([number]), kept))
             yield StatisticsBlock(batch, plain, chunks)
 
     def samples(self, number: int, batch: Batch, passes: range, tick: Tick = quiet) -> Iterator[PassBlock]:
-        for block in self._blocks(number, batch, passes, tick):
-            check_finite(block.probabilities)
-            yield block
-
-    def _blocks(self, number: int, batch: Batch, passes: range, tick: Tick) -> Iterator[PassBlock]:
         on_device, first = self._on_device(batch), passes.start
-        at_once = self._passes_at_once(batch, self.placements[number])
         while first < passes.stop:
+            made: list[Tensor] = []
+            rest = range(first, passes.stop)
             with torch.no_grad(), self.session.sealed():
-                p, at_once = self._block(number, on_device, range(first, passes.stop), at_once, tick)
-            yield PassBlock(slice(0, batch.n), first, p)
-            first += len(p)
+                with closing(self._made(number, on_device, rest, tick)) as forwards:
+                    for p in forwards:
+                        made.append(p)
+                        if sum(each.nbytes for each in made) >= _KEPT_BYTES:
+                            break
+                block = PassBlock(slice(0, batch.n), first, made[0] if len(made) == 1 else torch.cat(made))
+                check_finite(block.probabilities)
+            yield block
+            first += len(block.probabilities)
 
     def samples_of_all(self, number: int, tick: Tick = quiet) -> Iterator[tuple[Batch, PassBlock]]:
         for batch in self.session.data.batches:
             for block in self.samples(number, batch, range(self.passes), tick):
                 yield batch, block
 
-    def _block(self, number: int, batch: Batch, passes: range, at_once: int, tick: Tick) -> tuple[Tensor, int]:
-        """The first of these passes, as many as are kept at once, and how many ran in one forward at the end."""
-        made: list[Tensor] = []
-        first, kept = passes.start, 0
+    def _made(self, number: int, batch: Batch, passes: range, tick: Tick) -> Generator[Tensor, None, None]:
+        """The passes in order, forward by forward; noise is in the model until the last of them is taken."""
+        first = passes.start
         self._locate()
-        while first < passes.stop and kept < _KEPT_BYTES:
+        at_once = self._passes_at_once(batch, self.placements[number])
+        while first < passes.stop:
             try:
                 with self._disturbed(number) as noise:
-                    while first < passes.stop and kept < _KEPT_BYTES:
-                        count = min(at_once, passes.stop - first)
-                        p = self._forward(noise, batch, first, count)
-                        made.append(p)
-                        tick(count * batch.n)
-                        first, kept = first + count, kept + p.nbytes
+                    while first < passes.stop:
+                        p = self._forward(noise, batch, first, min(at_once, passes.stop - first))
+                        tick(len(p) * batch.n)
+                        first += len(p)
+                        yield p
             except TapsMissed:
                 log.debug("a forward went another way than the first: values are followed from here on")
                 self._taps = None
@@ -139,9 +142,8 @@ class LoopEngine:
                 if at_once == 1:
                     raise
                 torch.cuda.empty_cache()
-                at_once = max(1, min(at_once, passes.stop - first) // 2)
+                self._fitting = at_once = max(1, min(at_once, passes.stop - first) // 2)
                 log.warning("out of memory: going on with %s passes at once", at_once)
-        return made[0] if len(made) == 1 else torch.cat(made), at_once
 
     def _forward(self, noise: Noise, batch: Batch, first: int, count: int) -> Tensor:
         """Probabilities `[count, examples, classes, …]` of passes from `first` on, in one forward."""
@@ -192,8 +194,11 @@ class LoopEngine:
         # Without noise passes are equal to the last bit, which rows of one forward are not.
         if not self.fold or not resolved or any(spec.layout.batch_dim is None for spec in resolved.values()):
             return 1
-        rows = rows_of(self.session, batch, self.memory, self.tokens)
-        return max(1, rows // batch.n)
+        if self._budget is None:
+            self._budget = free_bytes(self.session.device) if self.memory is None else self.memory
+        rows = rows_of(self.session, batch, self._budget, self.tokens)
+        fitting = rows // batch.n
+        return max(1, fitting if self._fitting is None else min(fitting, self._fitting))
 
     def equivalent(self, number: int) -> int:
         return number
@@ -213,8 +218,7 @@ class LoopEngine:
         kept = PassStatistics(needs, self.session.plain(batch).movedim(1, -1))
 
         def run() -> None:
-            for block in self.samples(number, batch, range(count)):
-                _take_in(kept, block.probabilities)
+            _take_in(kept, (block.probabilities for block in self.samples(number, batch, range(count))))
 
         return PassTiming(timed(run, self.session.device), count, batch.n, [(np.array([number]), kept)])
 
@@ -224,8 +228,20 @@ class LoopEngine:
         return summarise_loop(self, self.reason, expected_loop(self, needs, finish))
 
 
-def _take_in(kept: PassStatistics, p: Tensor) -> None:
+def _take_in(kept: PassStatistics, passes: Iterable[Tensor]) -> None:
     """Passes `[passes, examples, classes, …]` of one placement; several of small ones at once."""
+    waiting: list[Tensor] = []
+    for p in passes:
+        waiting.append(p)
+        if len(waiting) * p.numel() >= _TAKEN_IN:
+            _update(kept, waiting)
+            waiting = []
+    if waiting:
+        _update(kept, waiting)
+
+
+def _update(kept: PassStatistics, waiting: list[Tensor]) -> None:
+    p = waiting[0] if len(waiting) == 1 else torch.cat(waiting)
     for some in p.split(max(1, _TAKEN_IN // p[0].numel())):
         kept.update(some.movedim(2, -1).unsqueeze(1), passes_dim=0, check=False)
 

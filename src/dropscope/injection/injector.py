@@ -91,7 +91,9 @@ class Noise(Visitor):
             pass_: The number of the pass, or one per example. None: each forward is the next pass.
             ids: One id per example. None: an example's key is the fingerprint of its inputs.
         """
-        self._pass = torch.as_tensor(pass_, dtype=torch.int64) if pass_ is not None else None
+        if pass_ is not None and not isinstance(pass_, int):
+            pass_ = torch.as_tensor(pass_, dtype=torch.int64)
+        self._pass = pass_
         self._ids = ids
 
     @property
@@ -137,9 +139,9 @@ class Noise(Visitor):
             self._site_map = examine(self._model, call)
             self._resolved = resolve(self.placement, self._site_map)
         self._examples = self._example_keys(call)
-        self._passes = torch.as_tensor(self._calls if self._pass is None else self._pass, dtype=torch.int64).reshape(-1)
-        self._passes = self._passes.to(self._examples.device)
-        self._masks.begin(self._resolved, self._passes, self._examples)
+        number = self._calls if self._pass is None else self._pass
+        self._passes = torch.as_tensor(number, dtype=torch.int64).reshape(-1).to(self._examples.device)
+        self._masks.begin(self._resolved, self._passes, self._examples, None if isinstance(number, Tensor) else number)
         self._calls += 1
         self._under_way = self._generating
 
@@ -184,10 +186,12 @@ class Noise(Visitor):
                 if self._waits(point, value.device):
                     return self._ledger.defer(DeferredNoise(value, key, spec.rate, self._stratified))
                 return kernels.bernoulli(value, *key, spec.rate, stratified=self._stratified)
-        keys = self._keys(point, value, spec)
+        if spec.layout.batch_dim is not None:
+            self._check_examples(point, value, spec)
         factor = self._masks.factor(point, value, spec) if self.watcher is None else None
         if factor is not None:
             return value * factor
+        keys = self._keys(point, value, spec)
         after = disturb(value, keys, spec.rate, spec.kind, spec.mask, spec.layout)
         if self.watcher is not None:
             self.watcher(point, spec, value, after, keys)
@@ -249,7 +253,6 @@ class Noise(Visitor):
                 what = f"pass_ must be one number, because {point.name!r} has one value for all examples"
                 raise BadInput(what, "pass_", self._passes.tolist(), "loop over passes")
             return self._streams(point, self._passes[:1], torch.zeros(1, dtype=torch.int64), value.device)
-        self._check_examples(point, value, spec)
         known = self._masks.keys(point, value.device)
         if known is not None:
             return known

@@ -62,12 +62,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     """Every module in eval mode, so that BatchNorm stays put. Afterwards each flag is what it was."""
     flags = [(module, module.training) for module in model.modules()]
     try:
-        for module, _ in flags:
-            module.training = False
+        for module, training in flags:
+            if training:
+                module.training = False
         yield
     finally:
         for module, training in flags:
-            module.training = training
+            if module.training != training:
+                module.training = training
 
 
 _one_at_a_time = threading.RLock()
