@@ -163,11 +163,11 @@ def test_workers_change_no_row_and_every_step_is_shown(tmp_path: Path, monkeypat
     two = run(tiny(tmp_path / "two", n_train=[2], workers=2), show=False).rows
     pd.testing.assert_frame_equal(one, two)
     for what, total, ticks in shown:
-        # 3 steps of training and 3 passes of 3 test cases, for Bernoulli and Gaussian noise
-        assert (what, total, sum(ticks)) == ("2 networks", 2 * (3 + 3 * 3), total)
+        # 3 steps of training and 3 passes of 1 validation and 3 test cases, for Bernoulli and Gaussian noise
+        assert (what, total, sum(ticks)) == ("2 networks", 2 * (3 + 3 * 4), total)
     (tmp_path / "one" / "rows" / "n002-gaussian-0.3.parquet").unlink()
     run(tiny(tmp_path / "one", n_train=[2]), show=False)
-    assert (shown[-1][0], shown[-1][1], sum(shown[-1][2])) == ("1 networks", 9, 9)
+    assert (shown[-1][0], shown[-1][1], sum(shown[-1][2])) == ("1 networks", 12, 12)
 
 
 def test_units_have_the_same_threads_whatever_the_number_of_workers(

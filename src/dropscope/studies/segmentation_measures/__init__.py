@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dropscope.studies.segmentation_measures.study import (
         Outcome,
         Plan,
+        calibrated,
         estimate,
         plan,
         preregister,
@@ -16,6 +17,6 @@ if TYPE_CHECKING:
         trained_network,
     )
 
-__all__ = ["Options", "Outcome", "Plan", "estimate", "plan", "preregister", "run", "trained_network"]
+__all__ = ["Options", "Outcome", "Plan", "calibrated", "estimate", "plan", "preregister", "run", "trained_network"]
 
 __getattr__ = late_imports(f"{__name__}.study", __all__)

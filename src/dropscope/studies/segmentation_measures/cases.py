@@ -74,6 +74,8 @@ def split(
 ) -> Split:
     """Patients divided at random by `seed`, in the paper's shares unless numbers are given; roles in the data win.
 
+    Without any `n_train` nothing is trained, and all patients are for validation and test.
+
     >>> s = split(["a", "b", "c", "d", "e", "f"], [None] * 6, 0, [2], 1, 2)
     >>> len(s.train), len(s.validation), len(s.test), s.first(1) == s.first(2)[:1]
     (3, 1, 2, True)
@@ -89,13 +91,18 @@ def split(
             parts[1] = parts[1][: n_validation if n_validation is not None else len(parts[1])]
             parts[2] = parts[2][: n_test if n_test is not None else len(parts[2])]
     else:
-        validating = round(_VALIDATION_SHARE * len(order)) if n_validation is None else n_validation
-        testing = round(_TEST_SHARE * len(order)) if n_test is None else n_test
+        shares = (_VALIDATION_SHARE, _TEST_SHARE)
+        if not n_train:  # nothing is trained: the rest is for the test
+            shares = (_VALIDATION_SHARE / sum(shares), _TEST_SHARE / sum(shares))
+        validating = round(shares[0] * len(order)) if n_validation is None else n_validation
+        testing = round(shares[1] * len(order)) if n_test is None else n_test
+        testing = min(testing, len(order) - validating) if not n_train else testing
         rest = max(0, len(order) - validating - testing)
         parts = [order[:rest], order[rest : rest + validating], order[rest + validating :]]
         if rest + validating + testing > len(order):
             parts[0] = []
-    _check_sizes(parts, n_train, len(order))
+    if n_train:
+        _check_sizes(parts, n_train, len(order))
     train, validation, test = ([tuple(members[p]) for p in part] for part in parts)
     return Split(tuple(train), tuple(c for p in validation for c in p), tuple(c for p in test for c in p))
 

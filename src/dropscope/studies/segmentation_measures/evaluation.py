@@ -7,7 +7,7 @@ come from the engine. Voxels that are not valid count nowhere.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,7 +24,15 @@ from dropscope.measures import Measure
 from dropscope.placement import Placement
 from dropscope.scores import PassLabels
 from dropscope.statistics import PassStatistics
+from dropscope.studies.segmentation_measures.calibration import (
+    AS_IT_IS,
+    ErrorCurve,
+    fit_curve,
+    group_voxels,
+    judge_curve,
+)
 from dropscope.studies.segmentation_measures.preparation import Prepared
+from dropscope.studies.segmentation_measures.strata import strata
 
 FLOORS = (1e-10, 1e-3)  # beside the 1e-7 of the definition: the ranking by this measure depends on it
 FOUR = m.SEGMENTATION
@@ -112,15 +120,56 @@ def evaluate(
     seed: int = 0,
     device: torch.device | str = "cpu",
     tick: Tick = quiet,
+    curves: Mapping[str, ErrorCurve] | None = None,
 ) -> pd.DataFrame:
-    """A row per case and measure: `auprc` (NaN where the case has no errors), errors, voxels, Dice of each class, and
-    the uncertainty of the case as a whole."""
+    """A row per case and measure: `auprc` (NaN where the case has no errors), over all voxels and within each stratum;
+    errors, voxels, Dice of each class, the uncertainty of the case as a whole, and how well `curves` fit."""
     engine = open_engine(net, prepared, cases, placement, passes, seed, torch.device(device))
     audit_noise(engine, placement)
-    session = engine.session
-    needs = {"sum_p"}.union(*(measure.needs for measure in MEASURES))
     index_of = {name: index for index, name in enumerate(prepared.names)}
     rows: list[dict[str, Any]] = []
+    for batch in _run(engine, prepared, passes, tick):
+        rows += _rows(batch, prepared, [index_of[name] for name in batch.names], curves or {})
+    return pd.DataFrame(rows)
+
+
+def fit_curves(
+    net: nn.Module,
+    prepared: Prepared,
+    cases: Sequence[int],
+    placement: Placement | str,
+    passes: int,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    tick: Tick = quiet,
+) -> dict[str, ErrorCurve]:
+    """P(error) as a function of each measure, from validation cases."""
+    engine = open_engine(net, prepared, cases, placement, passes, seed, torch.device(device))
+    groups: dict[str, list[Tensor]] = {}
+    for batch in _run(engine, prepared, passes, tick):
+        for name, values in batch.maps.items():
+            for own, wrong, valid in zip(values, batch.wrong, batch.valid, strict=True):
+                groups.setdefault(name, []).append(group_voxels(own[valid], wrong[valid]))
+    return {name: fit_curve(parts) for name, parts in groups.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class _Passed:
+    """A batch of cases after its passes, on the device."""
+
+    names: list[str]
+    label: Tensor
+    valid: Tensor
+    prediction: Tensor
+    wrong: Tensor
+    votes: PassLabels
+    maps: dict[str, Tensor]
+
+
+def _run(engine: Engine, prepared: Prepared, passes: int, tick: Tick) -> Iterator[_Passed]:
+    """The passes of every batch, and the map of every measure."""
+    session = engine.session
+    needs = {"sum_p"}.union(*(measure.needs for measure in MEASURES))
     for batch in session.data.batches:
         assert batch.labels is not None
         label = batch.labels.to(session.device)
@@ -132,35 +181,36 @@ def evaluate(
                 for p in block.probabilities:
                     statistics.update(p.movedim(1, -1))
                     votes.update(p.argmax(1))
-            rows += _rows(statistics, votes, plain, label, prepared, [index_of[name] for name in batch.ids])
-    return pd.DataFrame(rows)
+            maps = {measure.name: measure(statistics) for measure in MEASURES}
+            maps |= {name: function(plain) for name, function in BASELINES.items()}
+            prediction, valid = statistics.mean.argmax(-1), label != _IGNORED
+        wrong = (prediction != label) & valid
+        yield _Passed([str(name) for name in batch.ids], label, valid, prediction, wrong, votes, maps)
 
 
 def _rows(
-    statistics: PassStatistics,
-    votes: PassLabels,
-    plain: Tensor,
-    label: Tensor,
-    prepared: Prepared,
-    cases: Sequence[int],
+    batch: _Passed, prepared: Prepared, cases: Sequence[int], curves: Mapping[str, ErrorCurve]
 ) -> list[dict[str, Any]]:
-    prediction, valid = statistics.mean.argmax(-1), label != _IGNORED
-    wrong = (prediction != label) & valid
+    label, valid, prediction, wrong, votes, maps = (
+        batch.label, batch.valid, batch.prediction, batch.wrong, batch.votes, batch.maps
+    )  # fmt: skip
+    parts = strata(label, valid)
     overlap = scores.dice(prediction, label, prepared.classes, ignore_label=_IGNORED)
     of_case = {
         "errors": wrong.flatten(1).sum(1),
         "voxels": valid.flatten(1).sum(1),
+        **{f"errors_{name}": (wrong & part).flatten(1).sum(1) for name, part in parts.items()},
+        **{f"voxels_{name}": part.flatten(1).sum(1) for name, part in parts.items()},
         **{f"dice_{c}": overlap[:, c] for c in range(prepared.classes)},
         "volume_variation": votes.volume_variation[:, 1:].nanmean(1),
         "pairwise_disagreement": 1 - votes.pairwise_dice[:, 1:].nanmean(1)
         if votes.passes > 1
-        else plain.new_full((len(label),), torch.nan),
+        else torch.full((len(label),), torch.nan),
     }
-    maps = {measure.name: measure(statistics) for measure in MEASURES}
-    maps |= {name: function(plain) for name, function in BASELINES.items()}
     of_measure = {
         name: {
             "auprc": scores.voxel_auprc(values, wrong, valid),
+            **{f"auprc_{part}": scores.voxel_auprc(values, wrong, mask) for part, mask in parts.items()},
             "foreground_mean": scores.foreground_mean(values, prediction, valid_mask=valid),
             "worst_patch": scores.worst_patch(values, _PATCH, valid_mask=valid),
         }
@@ -179,10 +229,19 @@ def _rows(
             "measure": name,
             **{column: values[i] for column, values in columns.items()},
             **{column: values[i] for column, values in case_values.items()},
+            **(_judged(name, curves[name], maps[name][i], wrong[i], valid[i]) if name in curves else {}),
         }
         for i, case in enumerate(cases)
         for name, columns in measure_values.items()
     ]
+
+
+def _judged(name: str, curve: ErrorCurve, values: Tensor, wrong: Tensor, valid: Tensor) -> dict[str, Any]:
+    """How well the curve of a measure fits one case; beside it the one measure that is a P(error) by itself."""
+    kept = judge_curve(curve(values[valid]), wrong[valid], curve.share)
+    if name == AS_IT_IS:
+        kept |= {f"raw_{what}": value for what, value in judge_curve(values[valid], wrong[valid], curve.share).items()}
+    return kept
 
 
 def compute_maps(

@@ -19,10 +19,13 @@ class Experiment:
     n_train: int
     rate: float
     noise: str
+    network: str = ""  # of the user's own, trained already
 
     @property
     def name(self) -> str:
-        return f"n{self.n_train:03d}-{self.noise}-{self.rate:g}"
+        if not self.network:
+            return f"n{self.n_train:03d}-{self.noise}-{self.rate:g}"
+        return f"{self.network}-{self.noise}-{self.rate:g}" if self.rate else self.network
 
 
 @dataclass(frozen=True)

@@ -139,11 +139,13 @@ def with_feature_dropout(net: nn.Module, rate: float, noise: str, dims: int) -> 
     return net
 
 
-def check_network(net: nn.Module, images: Tensor, classes: int, placement: str, *, drops: bool) -> None:
+def check_network(
+    net: nn.Module, images: Tensor, classes: int, placement: str, *, drops: bool, trains: bool = True
+) -> None:
     """Refuses a network that does not fit the study, before any is trained.
 
     One plain forward on the first of `images`, one in training on two, and a look at the sites of the placement.
-    `drops` says whether it is trained with dropout.
+    `drops` says whether it is trained with dropout, `trains` whether it is trained at all.
     """
     first = images[:1]
     with torch.no_grad(), warnings.catch_warnings():
@@ -159,7 +161,8 @@ def check_network(net: nn.Module, images: Tensor, classes: int, placement: str, 
         if shape != wanted:
             received = Phrase(f"an output of shape {shape}")
             raise BadInput(f"model must return logits {wanted}", "model", received, "build it with those classes")
-        _check_training(net, first.expand(2, *first.shape[1:]), wanted[1:], drops=drops)
+        if trains:
+            _check_training(net, first.expand(2, *first.shape[1:]), wanted[1:], drops=drops)
         resolve(as_placement(placement), examine(net, Call.of(first)))
 
 

@@ -32,7 +32,12 @@ class Options:
         workers: Networks trained at once; what memory allows if not given.
         device: cpu or cuda; the GPU where there is one if not given.
         seed: Seed of the split, the weights and the noise.
-        model: file.py:callable of another network, trained in the same way.
+        model: file.py:callable of another network, trained in the same way, or trained already with `train` none.
+        train: The grid of networks, or none of them: for networks that are trained already.
+        weights: With `train` none: a file of weights per network, safetensors or a plain state_dict; the model as it
+            comes if not given.
+        scale: Intensities: the 5th percentile of each channel becomes 0 and its 95th 1, or they stay as they are.
+        transforms: file.py:callable of preprocessing, a function of the array [channels, *shape], after `scale`.
         placement: Noise at inference, with {rate} and {noise} in it; 'dropout={rate} noise={noise}' if not given.
         dropout: During training too, or at inference only.
         patients: Regular expression whose match in a file's name is its patient: 'patient[0-9]+'; a table cases.csv
@@ -62,6 +67,10 @@ class Options:
     device: str | None = None
     seed: int = 0
     model: str | None = None
+    train: Literal["grid", "none"] = "grid"
+    weights: Sequence[str] | None = None
+    scale: Literal["percentiles", "none"] = "percentiles"
+    transforms: str | None = None
     placement: str | None = None
     dropout: Literal["training", "inference"] = "training"
     patients: str | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dropscope.atomic import atomic_write
-from dropscope.errors import BadInput, Phrase
+from dropscope.errors import BadInput, DropscopeError, Phrase, first_line
+from dropscope.loading import load_transforms
+from dropscope.model import code_fingerprint
 from dropscope.progress import track
 from dropscope.studies.segmentation_measures.cases import Case, Volumes
 from dropscope.studies.segmentation_measures.decathlon import read_decathlon
@@ -111,7 +113,13 @@ def choose_region(volumes: Volumes, roi: Sequence[int] | None, multiple: Sequenc
 
 
 def prepare_volumes(
-    volumes: Volumes, roi: Sequence[int], ignore_label: int | None = None, *, show: bool | None = None
+    volumes: Volumes,
+    roi: Sequence[int],
+    ignore_label: int | None = None,
+    *,
+    scale: str = "percentiles",
+    transforms: Callable[[Any], Any] | None = None,
+    show: bool | None = None,
 ) -> Prepared:
     """Loads, checks, scales and crops every case; raises `BadInput` that names the file."""
     images, labels, valid, lost = [], [], [], {}
@@ -121,8 +129,10 @@ def prepare_volumes(
             counted = torch.ones_like(label, dtype=torch.bool) if ignore_label is None else label != ignore_label
             _check_case(case, image, label, counted, len(volumes.classes), len(volumes.channels))
             marks = torch.where(counted, label, 0)
-            scaled = scale_intensities(image.float(), [f"{name} of {case.where}" for name in volumes.channels])
-            images.append(crop_or_pad(scaled, roi))
+            scaled = image.float()
+            if scale == "percentiles":
+                scaled = scale_intensities(scaled, [f"{name} of {case.where}" for name in volumes.channels])
+            images.append(crop_or_pad(scaled if transforms is None else _transformed(case, scaled, transforms), roi))
             labels.append(crop_or_pad(marks, roi).to(torch.uint8))
             valid.append(crop_or_pad(counted, roi))
             outside = int((marks > 0).sum() - (labels[-1] > 0).sum())
@@ -146,6 +156,23 @@ def prepare_volumes(
         "remarks": list(volumes.remarks),
     }
     return Prepared(torch.stack(images), torch.stack(labels), torch.stack(valid), about)
+
+
+def _transformed(case: Case, image: Tensor, transforms: Callable[[Any], Any]) -> Tensor:
+    """The image after the user's own preprocessing, which must leave its voxels where they are."""
+    try:
+        made = torch.as_tensor(np.asarray(transforms(image.numpy())), dtype=torch.float32)
+    except DropscopeError:
+        raise
+    except Exception as error:
+        remedy = "run them on that volume yourself; they get float32 [channels, *shape]"
+        received = Phrase(f"{type(error).__name__}: {first_line(error)}")
+        raise BadInput(f"transforms must run on {case.where}", "transforms", received, remedy) from error
+    if made.shape != image.shape or not bool(made.isfinite().all()):
+        received = Phrase(f"{tuple(made.shape)}" if made.shape != image.shape else "NaN or infinite voxels")
+        what = f"transforms must return finite voxels of {tuple(image.shape)} for {case.where}"
+        raise BadInput(what, "transforms", received, "leave out what crops, resizes or resamples")
+    return made
 
 
 def _check_case(case: Case, image: Tensor, label: Tensor, counted: Tensor, classes: int, channels: int) -> None:
@@ -214,7 +241,9 @@ def load_data(options: Options, preset: Preset, *, show: bool | None = None) -> 
         if prepared.about.get("key") == key:
             return prepared
         raise BadInput("out must hold one study", "out", Phrase(f"other volumes in {cached}"), "choose another folder")
-    prepared = prepare_volumes(volumes, region, options.ignore_label, show=show)
+    transforms = None if options.transforms is None else load_transforms(options.transforms)
+    ways: dict[str, Any] = {"scale": options.scale, "transforms": transforms}
+    prepared = prepare_volumes(volumes, region, options.ignore_label, **ways, show=show)
     return replace(prepared, about={**prepared.about, "key": key})
 
 
@@ -228,6 +257,9 @@ def _read_volumes(options: Options, preset: Preset) -> Volumes:
 def _data_key(options: Options, preset: Preset, region: Sequence[int]) -> str:
     """What the prepared volumes were made from: files by name, size and time, so that they are read once."""
     facts: list[Any] = [list(region), options.ignore_label, *([options.patients] if options.patients else [])]
+    if options.scale != "percentiles" or options.transforms is not None:
+        transforms = None if options.transforms is None else load_transforms(options.transforms)
+        facts += [options.scale, transforms and code_fingerprint(transforms)]
     if options.data == "phantom":
         facts += [asdict(preset.phantoms), options.seed]
     else:

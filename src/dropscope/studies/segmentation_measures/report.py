@@ -10,10 +10,14 @@ import pandas as pd
 from dropscope.errors import BadInput, Phrase
 from dropscope.report import Claim, evidence, write_figure, write_summary, write_table
 from dropscope.studies.segmentation_measures import figures, published, tables
+from dropscope.studies.segmentation_measures.calibration import calibration_table, calibration_words
 from dropscope.studies.segmentation_measures.claims import judge_claims
 from dropscope.studies.segmentation_measures.evaluation import FOUR
+from dropscope.studies.segmentation_measures.own_report import own_claims, own_words
+from dropscope.studies.segmentation_measures.reliability import reliability_figure
 from dropscope.studies.segmentation_measures.rows import mean_auprc
 from dropscope.studies.segmentation_measures.showcase import Exhibits
+from dropscope.studies.segmentation_measures.strata import strata_table, strata_words
 
 TITLE = "Which uncertainty measure finds the wrong voxels (segmentation-measures)"
 _PAPER = {
@@ -42,7 +46,10 @@ def write_report(
         "bootstrap": tables.bootstrap(rows),
         "floors": tables.floors(rows),
         "cases": tables.per_case(rows),
+        "calibration": calibration_table(rows),
+        "strata": strata_table(rows),
     }
+    made = {name: table for name, table in made.items() if len(table)}
     captions = {
         "pairs": "Differences of mean AUC-PR over experiments × patients (two-way cluster t), p by Holm over six pairs",
         "experiments": "Every experiment: Dice per class, share of wrong voxels, mean AUC-PR of each measure",
@@ -51,6 +58,9 @@ def write_report(
         "bootstrap": "Differences of mean AUC-PR over resampled patients, intervals at 1 − .05/6",
         "floors": "Kullback-Leibler at three floors of an empty bin",
         "cases": "The uncertainty of a whole case against 1 − mean foreground Dice, over experiments",
+        "calibration": "P(error) of a voxel by a curve fitted on validation cases: ECE and Brier score on test cases, "
+        "mean over experiments (5 to 95 %), Brier score against one plain pass over experiments × patients (95 %)",
+        "strata": "Mean AUC-PR by distance to the border of the label; shares of voxels and errors below",
     }
     for name, table in made.items():
         write_table(folder, name, table, captions[name])
@@ -65,9 +75,15 @@ def write_report(
         "figure4_auprc": (figures.auprc_figure(values, useless), facts["networks"]),
         "figure5_posteriors": (figures.posteriors_figure(values), facts["networks"]),
     }
+    if "calibration" in made:
+        drawn["reliability"] = reliability_figure(rows), facts["networks"]
     for name, (figure, networks) in drawn.items():
         write_figure(folder, name, figure, evidence(**corner, networks=networks))
-    write_summary(folder, TITLE, _paragraphs(facts, best, exhibits, made), claims, _smaller(facts))
+    paragraphs = _paragraphs(facts, best, exhibits, made)
+    if facts["own"]:
+        claims = own_claims(claims, len(facts["own"]))
+        paragraphs = own_words(facts, rows) + paragraphs[1:]
+    write_summary(folder, TITLE, paragraphs, claims, _smaller(facts))
     return claims, made
 
 
@@ -110,10 +126,14 @@ def _paragraphs(
             f"{len(failed)} of {len(experiments)} networks failed to train (mean foreground Dice below "
             f"{published.FAILED_DICE:g}): {', '.join(failed)}. Results are given with and without them."
         )
+    text += calibration_words(made.get("calibration", pd.DataFrame()))
+    text += strata_words(made.get("strata", pd.DataFrame()))
     return text + [f"Remark: {remark}." for remark in facts["remarks"]]
 
 
 def _smaller(facts: dict[str, Any]) -> list[str]:
+    if facts["own"]:
+        return ["networks of your own stand in for the paper's: its numbers are not decided"]
     lines = [
         f"{name.replace('_', ' ')}: {facts[name]} instead of {paper}"
         for name, paper in _PAPER.items()

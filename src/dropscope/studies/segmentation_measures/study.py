@@ -17,14 +17,24 @@ from torch import nn
 from dropscope.atomic import output_folder, read_json
 from dropscope.device import as_device
 from dropscope.errors import BadInput, nearest
+from dropscope.model import weights_fingerprint
 from dropscope.report import Claim, check_registration, claim_folder, registration, write_claims, write_registration
 from dropscope.studies.segmentation_measures import claims as rules_of_claims
 from dropscope.studies.segmentation_measures import published
+from dropscope.studies.segmentation_measures.calibration import ErrorCurve
 from dropscope.studies.segmentation_measures.cases import Split, split
 from dropscope.studies.segmentation_measures.estimates import fitting_workers, measure_seconds, worker_bytes
 from dropscope.studies.segmentation_measures.experiments import Experiment, Network, make_grid, plan_networks
 from dropscope.studies.segmentation_measures.networks import check_network
 from dropscope.studies.segmentation_measures.options import Options
+from dropscope.studies.segmentation_measures.own_networks import (
+    check_own,
+    held_out_remark,
+    own_files,
+    own_placement,
+    plan_own,
+    refuse_without_test,
+)
 from dropscope.studies.segmentation_measures.preparation import (
     PREPARED,
     Prepared,
@@ -61,13 +71,16 @@ class Plan:
     @property
     def steps(self) -> int:
         """Training steps of all networks together."""
+        if self.work.own:
+            return 0
         rounds = [self.preset.regime.rounds(len(self.split.first(unit.n_train))) for unit in self.units]
         return sum(count * steps for count, steps in rounds)
 
     @property
     def forwards(self) -> int:
-        """Passes over test cases, all together."""
-        return len(self.experiments) * len(self.split.test) * self.preset.passes
+        """Passes over validation and test cases, all together."""
+        cases = len(self.split.validation) + len(self.split.test)
+        return len(self.experiments) * cases * self.preset.passes
 
     def facts(self) -> dict[str, Any]:
         """What the study will do, as plain values."""
@@ -75,11 +88,13 @@ class Plan:
             "data": self.prepared.about["source"],
             "preset": self.options.preset,
             "networks": len(self.units),
+            "own": [name for name, _ in self.work.own],
             "experiments": len(self.experiments),
             "n_train": sorted({e.n_train for e in self.experiments}),
             "rates": sorted({e.rate for e in self.experiments}),
             "noise": sorted({e.noise for e in self.experiments}),
             "dropout": self.options.dropout,
+            "placement": self.work.placement,
             "cases": [sum(map(len, self.split.train)), len(self.split.validation), len(self.split.test)],
             "channels": self.prepared.about["channels"],
             "classes": self.prepared.about["classes"],
@@ -88,7 +103,7 @@ class Plan:
             "batch": self.preset.regime.batch,
             "precision": self.preset.regime.precision,
             "passes": self.preset.passes,
-            "test_forwards": self.forwards,
+            "test_forwards": len(self.experiments) * len(self.split.test) * self.preset.passes,
             "workers": self.workers,
             "device": self.work.device,
             "folder": self.work.folder,
@@ -110,6 +125,9 @@ def plan(options: Options, *, show: bool | None = None) -> Plan:
     """Reads and checks everything; raises `BadInput` before any network is trained."""
     device, folder = as_device(options.device), output_folder(options.out)
     preset = apply_preset(options, device)
+    check_own(options)
+    if options.train == "none":
+        return _plan_own(options, preset, device, folder, show=show)
     prepared = load_data(options, preset, show=show)
     divided, sizes, remarks = _divide(prepared, preset, options)
     check_classes(prepared, divided.first(min(sizes)))
@@ -127,11 +145,41 @@ def plan(options: Options, *, show: bool | None = None) -> Plan:
     net = work.build_for(units[0], prepared).to(device)
     placement = _example_placement(work, experiments[0])
     check_network(net, prepared.images[:1].to(device), prepared.classes, placement, drops=units[0].rate > 0)
-    if lost := prepared.about["lost"]:
-        remarks.append(f"{sum(lost.values())} foreground voxels of {len(lost)} cases lie outside the region")
-    remarks += prepared.about["remarks"]
     preset = replace(preset, n_train=tuple(sizes))
+    remarks += _region_remarks(prepared)
     return Plan(options, preset, tuple(experiments), prepared, divided, tuple(units), work, workers, tuple(remarks))
+
+
+def _plan_own(options: Options, preset: Preset, device: torch.device, folder: Path, *, show: bool | None) -> Plan:
+    """The plan for networks that are trained already: one after the other, each file of weights tried."""
+    files = own_files(options)
+    prepared = load_data(options, preset, show=show)
+    roles = [None if role is None else str(role) for role in prepared.about["roles"]]
+    counts = (options.n_validation, options.n_test)
+    divided = replace(split(prepared.about["patients"], roles, options.seed, [], *counts), train=())
+    refuse_without_test(len(divided.validation), len(divided.test))
+    work = Work(
+        str(folder), divided, preset.regime, preset.features, preset.passes, options.seed, str(device), options.model,
+        "", torch.get_num_threads(), tuple(files.items()),
+    )  # fmt: skip
+    image = prepared.images[:1].to(device)
+    units = [Network(name, (), 0, 0.0, "bernoulli") for name in files]
+    placement = own_placement(options, work.load_trained(units[0], prepared).to(device), image)
+    work = replace(work, placement=placement)
+    experiments, units = plan_own(files, placement, preset, options)
+    example = _example_placement(work, experiments[0])
+    for unit in units:
+        net = work.load_trained(unit, prepared).to(device)
+        check_network(net, image, prepared.classes, example, drops=False, trains=False)
+    remarks = held_out_remark(roles) + _region_remarks(prepared)
+    return Plan(options, preset, tuple(experiments), prepared, divided, tuple(units), work, 1, tuple(remarks))
+
+
+def _region_remarks(prepared: Prepared) -> list[str]:
+    remarks = list(prepared.about["remarks"])
+    if lost := prepared.about["lost"]:
+        remarks.insert(0, f"{sum(lost.values())} foreground voxels of {len(lost)} cases lie outside the region")
+    return remarks
 
 
 def _divide(prepared: Prepared, preset: Preset, options: Options) -> tuple[Split, list[int], list[str]]:
@@ -194,7 +242,8 @@ def preregister(plan: Plan) -> str:
 def _registration(plan: Plan) -> dict[str, Any]:
     sources = (rules_of_claims, published)
     grid = {"grid": [experiment.name for experiment in plan.experiments]}
-    return registration(STUDY, plan.options, _spec(plan) | grid, [plan.work.seed], RULES, sources, files=("data",))
+    setting, files = _spec(plan) | grid, ("data", "weights")
+    return registration(STUDY, plan.options, setting, [plan.work.seed], RULES, sources, files)
 
 
 def _spec(plan: Plan) -> dict[str, Any]:
@@ -206,7 +255,16 @@ def _spec(plan: Plan) -> dict[str, Any]:
         "model": work.model, "placement": work.placement, "dropout": plan.options.dropout,
         "channels": prepared.channels, "classes": prepared.classes, "dims": len(prepared.roi),
         "split": [len(plan.split.train), len(plan.split.validation), len(plan.split.test)],
+        **_own_spec(plan),
     }  # fmt: skip
+
+
+def _own_spec(plan: Plan) -> dict[str, Any]:
+    """Of networks that are trained already: their weights."""
+    if not plan.work.own:
+        return {}
+    weights = {unit.name: weights_fingerprint(plan.work.load_trained(unit, plan.prepared)) for unit in plan.units}
+    return {"train": "none", "weights": weights}
 
 
 def trained_network(folder: str | Path, experiment: str | None = None) -> tuple[nn.Module, str]:
@@ -230,3 +288,26 @@ def trained_network(folder: str | Path, experiment: str | None = None) -> tuple[
     work = Work.of_folder(root, about)
     net = load_weights(work.build(unit, about["channels"], about["classes"], about["dims"]), work.weights_file(unit))
     return net, work.placement_of(chosen)
+
+
+def calibrated(folder: str | Path, measure: str, experiment: str | None = None) -> ErrorCurve:
+    """P(error) of a voxel as a function of a measure, as a finished study fitted it on its validation cases.
+
+    Args:
+        folder: Of the study.
+        measure: Name of the measure, such as "averaged_variance".
+        experiment: Whose curve; of the exhibited network if not given.
+
+    Returns:
+        A function of a tensor of uncertainties.
+    """
+    root = Path(folder)
+    names = sorted(path.stem for path in (root / "calibration").glob("*.json"))
+    chosen = experiment or (read_exhibits(root / EXHIBITS).about["experiment"] if (root / EXHIBITS).exists() else None)
+    if chosen not in names:
+        what = "experiment must be one of the study's, with a curve"
+        raise BadInput(what, "experiment", chosen, nearest(str(chosen), names))
+    curves = read_json(root / "calibration" / f"{chosen}.json")
+    if measure not in curves:
+        raise BadInput("measure must be one of the study's", "measure", measure, nearest(measure, list(curves)))
+    return ErrorCurve.of(curves[measure])

@@ -1,0 +1,73 @@
+"""What the summary says of networks that came trained: which measure to take on them, if any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from dropscope.analysis import Estimate, crossed_mean, over_networks
+from dropscope.report import ALPHA, Claim, format_estimate
+from dropscope.studies.segmentation_measures.rows import LABELS
+
+_PLAIN = ("plain_entropy", "plain_max_probability")
+_FEWEST = 3  # networks, for a rule about networks
+
+
+def own_claims(claims: Sequence[Claim], networks: int) -> list[Claim]:
+    """Claims that these networks decide, and none about the paper's numbers."""
+    return [c for c in claims if c.name != "Dice" and (networks >= _FEWEST or c.verdict != "undecided")]
+
+
+def own_words(facts: dict[str, Any], rows: pd.DataFrame) -> list[str]:
+    """The beginning of the summary: what was judged, and which measure to take."""
+    _, validation, test = facts["cases"]
+    head = (
+        f"{len(facts['own'])} network(s) that came trained ({', '.join(facts['own'])}) on {facts['data']}: placement "
+        f"{facts['placement']}; {validation} cases for curves of P(error), {test} for the test; region "
+        f"{'×'.join(map(str, facts['roi']))}; {facts['passes']} passes."
+    )
+    return [recommend(rows), head]
+
+
+def recommend(rows: pd.DataFrame) -> str:
+    """Which measures find wrong voxels better than one plain pass.
+
+    Each interval is at 1 − .05/measures, for the best of several is picked on these cases: over networks × patients, or
+    over patients of one or two networks.
+    """
+    cells = rows.pivot_table("auprc", ["network", "experiment", "patient", "case"], "measure", "mean")
+    names = [name for name in cells.columns if name not in _PLAIN]
+    level = 1 - ALPHA / len(names)
+    found = {name: _against_plain((cells[name] - cells[_PLAIN[0]]).dropna(), level) for name in names}
+    better = sorted((n for n, e in found.items() if e.low > 0), key=lambda n: -found[n].value)
+    how = next(iter(found.values())).method
+    if better:
+        best = found[better[0]]
+        others = f"; so do {', '.join(LABELS[name] for name in better[1:])}" if better[1:] else ""
+        return (
+            f"**Take {LABELS[better[0]]}**: it finds wrong voxels better than the entropy of one plain pass, by "
+            f"{format_estimate(best.value, best.low, best.high)} of AUC-PR{others} ({how}, at {level:.3f})."
+        )
+    name = max(found, key=lambda each: found[each].value)
+    e = found[name]
+    return (
+        "**Keep one plain pass**: no measure of several passes finds wrong voxels better than its entropy beyond "
+        f"doubt; the nearest is {LABELS[name]}, {format_estimate(e.value, e.low, e.high)} of AUC-PR ({how}, at "
+        f"{level:.3f})."
+    )
+
+
+def _against_plain(apart: pd.Series, level: float) -> Estimate:
+    networks = apart.index.get_level_values("network").nunique()
+    patients = apart.index.get_level_values("patient")
+    if networks >= _FEWEST:
+        rows = apart.index.get_level_values("network").to_numpy()
+        e = crossed_mean(apart.to_numpy(), rows, patients.to_numpy(), kinds=("networks", "patients"), level=level)
+        if e.low == e.low:
+            return e
+    e = over_networks(apart.groupby(patients).mean().tolist(), level)
+    which = "this network" if networks == 1 else f"these {networks} networks"
+    method = f"t over {e.n} patients: it says nothing about other networks than {which}"
+    return Estimate(e.value, e.low, e.high, e.p, e.n, method)
