@@ -231,7 +231,15 @@ def test_the_whole_study_leaves_tables_figures_and_a_summary(tmp_path: Path) -> 
     assert {f"{table}.{ending}" for table in tables for ending in ("csv", "md", "tex")} <= names
     summary = (tmp_path / "summary.md").read_text()
     assert "networks: 4 instead of 144" in summary
+    assert "training: 3 steps of batch 1" in summary
     assert "generated" in summary
+    foreground = ["dice_1", "dice_2"]
+    rows = outcome.rows.assign(**{name: np.where(outcome.rows.n_train == 1, 0.01, 0.9) for name in foreground})
+    exhibits = read_exhibits(tmp_path / EXHIBITS)
+    _, beside = write_report(tmp_path, rows, exhibits, tiny(tmp_path).facts())
+    assert len(beside["experiments"]) == 4
+    assert set(beside["posteriors_without_failures"].experiments) == {2}
+    assert "without them, mean AUC-PR" in (tmp_path / "summary.md").read_text()
     for claim in outcome.claims:
         assert claim.statement in summary
     assert len(outcome.tables["posteriors"]) == 12

@@ -20,6 +20,8 @@ from dropscope.studies.segmentation_measures.showcase import Exhibits
 from dropscope.studies.segmentation_measures.strata import strata_table, strata_words
 
 TITLE = "Which uncertainty measure finds the wrong voxels (segmentation-measures)"
+_TRAINED = "_without_failures"
+_PAPER_TRAINING = f"{published.EPOCHS} epochs of batch 1"
 _PAPER = {
     "networks": published.NETWORKS,
     "n_train": list(published.N_TRAIN),
@@ -38,17 +40,11 @@ def write_report(
         raise BadInput(what, "data", Phrase("none"), remedy)
     classes = facts["classes"]
     costs = exhibits.about["costs"]
-    made = {
-        "experiments": tables.per_experiment(rows),
-        "measures": tables.per_measure(rows, costs),
-        "posteriors": tables.posteriors(rows),
-        "pairs": tables.pairs(rows),
-        "bootstrap": tables.bootstrap(rows),
-        "floors": tables.floors(rows),
-        "cases": tables.per_case(rows),
-        "calibration": calibration_table(rows),
-        "strata": strata_table(rows),
-    }
+    made = {"experiments": tables.per_experiment(rows), "pairs": tables.pairs(rows), **_over(rows, costs)}
+    if failed := tables.failures(rows):
+        trained = rows[~rows.experiment.isin(failed)]
+        if (trained.errors > 0).any():
+            made |= {f"{name}{_TRAINED}": table for name, table in _over(trained, costs).items()}
     made = {name: table for name, table in made.items() if len(table)}
     captions = {
         "pairs": "Differences of mean AUC-PR over experiments × patients (two-way cluster t), p by Holm over six pairs",
@@ -63,7 +59,8 @@ def write_report(
         "strata": "Mean AUC-PR by distance to the border of the label; shares of voxels and errors below",
     }
     for name, table in made.items():
-        write_table(folder, name, table, captions[name])
+        words = captions[name.removesuffix(_TRAINED)]
+        write_table(folder, name, table, f"{words}; without networks that failed" if name.endswith(_TRAINED) else words)
     best = _best(made["experiments"], exhibits, classes)
     claims = judge_claims(made["posteriors"], made["pairs"], made["measures"], best)
     values = mean_auprc(rows)
@@ -87,6 +84,24 @@ def write_report(
     return claims, made
 
 
+def _over(rows: pd.DataFrame, costs: dict[str, float]) -> dict[str, pd.DataFrame]:
+    """Tables that average over experiments."""
+    return {
+        "measures": tables.per_measure(rows, costs),
+        "posteriors": tables.posteriors(rows),
+        "bootstrap": tables.bootstrap(rows),
+        "floors": tables.floors(rows),
+        "cases": tables.per_case(rows),
+        "calibration": calibration_table(rows),
+        "strata": strata_table(rows),
+    }
+
+
+def _order(measures: pd.DataFrame) -> str:
+    ranked = measures.sort_values("mean AUC-PR ↑", ascending=False)
+    return ", ".join(f"{name} {value:.4f}" for name, value in zip(ranked.measure, ranked["mean AUC-PR ↑"], strict=True))
+
+
 def _best(experiments: pd.DataFrame, exhibits: Exhibits, classes: list[str]) -> dict[str, Any]:
     row = experiments[experiments.experiment == exhibits.about["experiment"]].iloc[0]
     dice = {name: float(row[f"dice_{i}"]) for i, name in enumerate(classes)}
@@ -101,10 +116,6 @@ def _paragraphs(
     cells = int(experiments.images.sum())
     without = int(experiments.without_errors.sum())
     train, validation, test = facts["cases"]
-    ranked = made["measures"].sort_values("mean AUC-PR ↑", ascending=False)
-    order = ", ".join(
-        f"{name} {value:.4f}" for name, value in zip(ranked.measure, ranked["mean AUC-PR ↑"], strict=True)
-    )
     per = "during training and at inference" if facts["dropout"] == "training" else "at inference only"
     measured = exhibits.about
     share = sum(measured["costs"][name] for name in FOUR) / measured["costs"]["forward"]
@@ -112,8 +123,8 @@ def _paragraphs(
         f"{facts['networks']} networks on {facts['data']}: n_train {facts['n_train']} × rate {facts['rates']} × "
         f"{' and '.join(facts['noise'])} dropout {per}; {train}/{validation}/{test} cases for training, validation "
         f"and test; region {'×'.join(map(str, facts['roi']))}; {facts['passes']} passes; preset {facts['preset']}.",
-        f"AUC-PR of finding misclassified voxels, mean over experiments: {order}. {without} of {cells} segmented "
-        "images have no error and no AUC-PR; they are left out of it.",
+        f"AUC-PR of finding misclassified voxels, mean over experiments: {_order(made['measures'])}. {without} of "
+        f"{cells} segmented images have no error and no AUC-PR; they are left out of it.",
         f"The best network by validation loss is {best['experiment']}: mean foreground Dice {best['foreground']:.3f} "
         f"on the test cases. The four measures by themselves took {share:.1%} of the time of its "
         f"{measured['passes']} passes over a case of {measured['voxels']:,} voxels ({measured['device']}).",
@@ -124,7 +135,12 @@ def _paragraphs(
     if len(failed := experiments.experiment[experiments.failed]):
         text.append(
             f"{len(failed)} of {len(experiments)} networks failed to train (mean foreground Dice below "
-            f"{published.FAILED_DICE:g}): {', '.join(failed)}. Results are given with and without them."
+            f"{published.FAILED_DICE:g}): {', '.join(failed)}. Results are given with and without them"
+            + (
+                f"; without them, mean AUC-PR: {_order(made[other])}."
+                if (other := f"measures{_TRAINED}") in made
+                else "."
+            )
         )
     text += calibration_words(made.get("calibration", pd.DataFrame()))
     text += strata_words(made.get("strata", pd.DataFrame()))
@@ -139,11 +155,10 @@ def _smaller(facts: dict[str, Any]) -> list[str]:
         for name, paper in _PAPER.items()
         if facts[name] != paper
     ]
-    if facts["preset"] != "paper":
-        lines.append(
-            f"training: {facts['training_steps'] // max(1, facts['networks'])} steps of batch {facts['batch']} "
-            "on average, the same number for every network where the preset says so, instead of 600 epochs of batch 1"
-        )
+    training = f"{facts['training']} of batch {facts['batch']}"
+    if training != _PAPER_TRAINING:
+        each = facts["training_steps"] // max(1, facts["networks"])
+        lines.append(f"training: {training} ({each:,} steps a network on average) instead of {_PAPER_TRAINING}")
     lines.append(
         "the paper's images are private: "
         + ("generated volumes" if "phantom" in facts["data"] else "public volumes")

@@ -84,6 +84,7 @@ class Plan:
 
     def facts(self) -> dict[str, Any]:
         """What the study will do, as plain values."""
+        regime = self.preset.regime
         return {
             "data": self.prepared.about["source"],
             "preset": self.options.preset,
@@ -99,6 +100,7 @@ class Plan:
             "channels": self.prepared.about["channels"],
             "classes": self.prepared.about["classes"],
             "roi": list(self.prepared.roi),
+            "training": f"{regime.epochs} epochs" if regime.steps is None else f"{regime.steps} steps",
             "training_steps": self.steps,
             "batch": self.preset.regime.batch,
             "precision": self.preset.regime.precision,
