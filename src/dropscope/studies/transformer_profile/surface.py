@@ -99,7 +99,7 @@ def surface_map(e: Evaluations) -> Figure:
     panels[0].set_ylabel("attention rate")
     networks = table.model.nunique()
     words = "networks" if networks > 1 else "network"
-    figure.suptitle(f"Accuracy, mean of {networks} {words}; frame: the rates of least NLL", fontsize=10)
+    figure.suptitle(f"Accuracy, mean of {networks} {words}; frame: least NLL, picked on these items", fontsize=10)
     figure.colorbar(image, ax=list(panels), label="run-level accuracy", fraction=0.05, pad=0.02)
     return figure
 

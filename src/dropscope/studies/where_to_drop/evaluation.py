@@ -81,8 +81,8 @@ class Evaluation:
             progress=self.progress,
         )  # fmt: skip
         best = run.rows.sort_values("aurc", kind="stable").groupby("measure", sort=False).head(1)
-        plain = sample(net, "none", task.test[0], passes=1, device=device, progress=False)[0].cpu()
-        right = plain.argmax(1) == task.test[1]
+        plain = sample(net, "none", task.test[0], passes=1, device=device, progress=False)[0].to(device)
+        right = plain.argmax(1) == task.test[1].to(device)
         entropy = measures.plain_entropy(plain)
         indices = resamples(len(right), task.test_groups, REPLICATES, 0)
         reference = bootstrap_scores(entropy, right, indices)["aurc"]
@@ -92,7 +92,7 @@ class Evaluation:
                 net, row.placement, task.test, passes, measures=[row.measure], seed=_FRESH_SEED, label="plain",
                 device=device, progress=False,
             )  # fmt: skip
-            values = torch.tensor(table[row.measure].to_numpy(copy=True))
+            values = torch.tensor(table[row.measure].to_numpy(copy=True), device=device)
             ours, theirs = _aurc(values, right), _aurc(entropy, right)
             low, high = paired_interval(bootstrap_scores(values, right, indices)["aurc"], reference)
             rows.append(
