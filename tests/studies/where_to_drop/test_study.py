@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from dropscope.cli import app
 from dropscope.injection.sites import find_sites
 from dropscope.studies.training import load_weights, save_weights
+from dropscope.studies.where_to_drop import study as study_module
 from dropscope.studies.where_to_drop.batches import ShuffledBatches, shift_and_mirror
 from dropscope.studies.where_to_drop.cifar import NETWORKS, cifar_task
 from dropscope.studies.where_to_drop.cifar_files import CifarImages, read_cifar, scale_pixels
@@ -467,6 +468,24 @@ def test_training_with_dropout_judges_rules_and_no_numbers(tmp_path: Path) -> No
     assert "beats-plain" in names
     assert "accuracy" not in names
     assert "trained with dropout on (conv1 0.1" in (outcome.folder / "summary.md").read_text()
+
+
+@pytest.mark.slow
+def test_networks_trained_ahead_are_those_trained_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(binary(tmp_path / "bin"), preset="smoke", seeds=2, device="cpu", out=tmp_path / "out")
+    planned = plan(options)
+    alone = study_module._network(planned, 1).state_dict()
+    for path in (tmp_path / "out" / "weights").iterdir():
+        path.unlink()
+    study_module._train_ahead(planned)
+    assert not list((tmp_path / "out" / "weights").iterdir())  # a CPU has no room for two
+    monkeypatch.setattr(study_module, "_has_room", lambda device: True)
+    study_module._train_ahead(planned)
+    assert sorted(p.name for p in (tmp_path / "out" / "weights").glob("*.safetensors")) == [
+        "seed-0.safetensors", "seed-1.safetensors",
+    ]  # fmt: skip
+    ahead = study_module._network(planned, 1).state_dict()
+    assert all(torch.equal(value, ahead[name]) for name, value in alone.items())
 
 
 def test_a_plan_reads_its_data_and_writes_nothing(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ class Options:
         masks: Masks of their own for every item, or one per pass.
         train: Train once, once per configuration, or not at all, for checkpoints that are trained already.
         seeds: Trainings of each model, with seeds `seed`, `seed` + 1, …
-        layers: Depths: each checkpoint is also cut to its first so many layers before it is trained.
+        layers: Depths: each checkpoint is cut to its first so many layers, then trained.
         scratch: Train from new weights; checkpoints give their config and tokenizer alone.
         context: Memory items show the start of their paragraph.
         long_texts: Texts longer than a model takes: left out with their context, or cut; counted.

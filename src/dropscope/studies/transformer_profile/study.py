@@ -61,6 +61,9 @@ def plan(options: Options) -> Plan:
     output_folder(options.out)
     device = as_device(options.device)
     preset = PRESETS[options.preset]
+    asked = (rates_of(text) for text in options.configurations or ())
+    configurations = tuple(dict.fromkeys((*CONFIGURATIONS, *asked)))
+    surface = grid_of(options.surface) if options.surface else ()
     if options.data is not None:
         columns = (options.text_column, options.label_column, options.group_column)
         items = read_items(Path(options.data), *columns, options.seed, train=options.train != "none")
@@ -73,9 +76,6 @@ def plan(options: Options) -> Plan:
     passes = preset.passes if options.passes is None else options.passes
     fewer = min(preset.sensitivity_passes, passes)
     tuning = Tuning(options.learning_rate, preset.epochs)
-    asked = (rates_of(text) for text in options.configurations or ())
-    configurations = tuple(dict.fromkeys((*CONFIGURATIONS, *asked)))
-    surface = grid_of(options.surface) if options.surface else ()
     return Plan(options, options.model_names, items, passes, fewer, tuning, device, configurations, surface)
 
 

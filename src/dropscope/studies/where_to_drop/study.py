@@ -7,7 +7,11 @@ kept in the study's folder.
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,7 @@ from dropscope.engine import PlanSummary
 from dropscope.errors import BadInput
 from dropscope.loading import load_data, load_model
 from dropscope.model import random_state_kept, weights_fingerprint
+from dropscope.progress import track
 from dropscope.report import Claim, check_registration, claim_folder, registration, write_claims, write_registration
 from dropscope.runs import plan_sweep
 from dropscope.studies.training import load_weights, trained_once
@@ -41,6 +46,7 @@ from dropscope.studies.where_to_drop.rules import RULES
 from dropscope.studies.where_to_drop.tasks import Task, TrainingRun, accuracy, with_noise
 
 STUDY = "where-to-drop"
+_TRAINED_AT_ONCE = 4  # networks on one GPU
 _CPU = torch.device("cpu")
 
 
@@ -152,6 +158,7 @@ def _registration(plan: Plan, options: Options) -> dict[str, Any]:
 
 def _evaluate(plan: Plan, say: Callable[[str], None]) -> list[NetworkResult]:
     """The result of each network, made where it is missing."""
+    _train_ahead(plan)
     results = []
     inputs, labels = plan.task.test
     for seed in plan.seeds if plan.weights is None else (0,):
@@ -170,6 +177,40 @@ def _evaluate(plan: Plan, say: Callable[[str], None]) -> list[NetworkResult]:
     return results
 
 
+def _train_ahead(plan: Plan) -> None:
+    """Trains the networks that are missing, several at once on a GPU: a small network leaves most of it idle.
+
+    Each has a process of its own, which makes what it would make alone. Sweeps fill a GPU, and follow one by one.
+    """
+    missing = [seed for seed in plan.seeds if not _weights_of(plan, seed).with_suffix(".json").exists()]
+    alone = not _has_room(plan.device) or plan.weights is not None or plan.task.train is None
+    if alone or plan.options is None or len(missing) < 2:
+        return
+    spawning = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
+    options = replace(plan.options, progress=False)
+    with (
+        suppress(BrokenProcessPool),  # where memory is short; what is missing is then trained one by one
+        track(f"training {len(missing)} networks", len(missing), "networks", show=plan.progress) as tick,
+        ProcessPoolExecutor(min(_TRAINED_AT_ONCE, len(missing)), spawning) as pool,
+    ):
+        for _ in pool.map(_train_one, [options] * len(missing), missing):
+            tick(1)
+
+
+def _has_room(device: torch.device) -> bool:
+    """For several trainings at once."""
+    return device.type == "cuda"
+
+
+def _train_one(options: Options, seed: int) -> None:
+    """In a process of its own: reads the data and trains one network into the study's folder."""
+    _network(plan(options), seed)
+
+
+def _weights_of(plan: Plan, seed: int) -> Path:
+    return plan.folder / "weights" / f"seed-{seed}.safetensors"
+
+
 def _network(plan: Plan, seed: int) -> nn.Module:
     task, train = plan.task, plan.task.train
     if plan.weights is not None:
@@ -177,7 +218,7 @@ def _network(plan: Plan, seed: int) -> nn.Module:
     if train is None:
         return task.build().eval()
     return trained_once(
-        plan.folder / "weights" / f"seed-{seed}.safetensors",
+        _weights_of(plan, seed),
         lambda: _initialised(task, seed),
         lambda net: train(net, TrainingRun(seed, plan.device, plan.progress)),
         {**task.about, "seed": seed},
