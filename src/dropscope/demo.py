@@ -127,7 +127,8 @@ def _uncertainty_tables(
     """Uncertainty and correctness of each example: under the placement, and under one plain pass."""
     both = {f"{placement}, {measure}": measure, "one plain pass, entropy": "plain_entropy"}
     table = uncertainty(
-        net, placement, data, passes, measures=list(both.values()), seed=_REPORT_SEED, label="plain"
+        net, placement, data, passes, measures=list(both.values()), seed=_REPORT_SEED, label="plain",
+        errors=False,
     )  # fmt: skip
     return {
         name: pd.DataFrame({"uncertainty": table[column], "correct": table.correct}) for name, column in both.items()

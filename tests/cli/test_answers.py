@@ -92,8 +92,8 @@ def test_uncertainty_prints_the_most_uncertain_first(run: Callable[..., Any]) ->
     result = run("uncertainty", "net.py:model", "--data", "net.py:data", "--passes", "5", "--show", "4")
     first, header, *rows, last = result.stdout.splitlines()
     assert "placement own" in first
-    assert header.split()[-1] == "predictive_entropy"
-    values = [float(row.split()[-1]) for row in rows]
+    assert header.split()[-3:] == ["predictive_entropy", "±", "error"]
+    values = [float(row.split()[-2]) for row in rows]
     assert len(values) == 4
     assert values == sorted(values, reverse=True)
     assert "80 examples (4 shown), accuracy" in last
@@ -111,7 +111,8 @@ def test_the_whole_table_is_written(run: Callable[..., Any], tmp_path: Path, for
     arguments = ("uncertainty", "net.py:model", "--data", "net.py:data", "--passes", "3", "--out", file)
     run(*arguments, "--measures", "bald,plain_entropy", "--sort", "bald")
     table = pd.read_csv(tmp_path / file) if form == "csv" else pd.read_parquet(tmp_path / file)
-    assert list(table.columns) == ["id", "label", "prediction", "probability", "correct", "bald", "plain_entropy"]
+    known = ["id", "label", "prediction", "probability", "correct"]
+    assert list(table.columns) == [*known, "bald", "plain_entropy", "bald_error"]
     assert len(table) == 80
     assert table.bald.is_monotonic_decreasing
     refusal = run(*arguments, code=2)

@@ -100,7 +100,9 @@ def test_measures_are_those_of_the_sample() -> None:
     table = ds.uncertainty(model, "0=.5", data, passes=20, seed=2, batch_size=4)
     passes = ds.sample(model, "0=.5", data[0], passes=20, seed=2)
     plain = ds.sample(model, "none", data[0], passes=1)[0]
-    assert list(table.columns) == ["id", "label", "prediction", "probability", "correct", *DEFAULT]
+    errors = [f"{name}_error" for name in DEFAULT]
+    assert list(table.columns) == ["id", "label", "prediction", "probability", "correct", *DEFAULT, *errors]
+    assert list(ds.uncertainty(model, "0=.5", data, passes=3, errors=False).columns) == list(table.columns)[:-5]
     assert table.prediction.tolist() == passes.mean(0).argmax(1).tolist()
     assert table.correct.tolist() == (passes.mean(0).argmax(1) == data[1]).tolist()
     for name in DEFAULT:
@@ -454,3 +456,40 @@ def test_nan_under_noise_is_one_error_in_both_engines() -> None:
 def test_shortcuts_that_pad_run_the_same_by_both_engines() -> None:
     table = both(zoo.cifar_resnet("pad", blocks=1), "residual=.2", zoo.images(3), measures="all")
     assert table.bald.gt(0).all()
+
+
+# --- Monte Carlo error ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("draws", ["independent", "stratified"])
+def test_errors_are_those_of_either_engine_in_any_batches(draws: str) -> None:
+    given = {"passes": 40, "draws": draws, "measures": ["bald", "max_probability", "plain_entropy"]}
+    tables = [
+        ds.uncertainty(net(), "0=.5", zoo.vectors(9), engine=engine, batch_size=size, **given)
+        for engine, size in (("loop", 9), ("loop", 2), ("shared", 4))
+    ]
+    for table in tables:
+        assert list(table.columns[-2:]) == ["bald_error", "max_probability_error"]
+        assert (table.bald_error > 0).all()
+        np.testing.assert_allclose(table.bald_error, tables[0].bald_error, rtol=1e-3)
+
+
+def test_an_error_is_how_far_another_seed_moves_a_measure() -> None:
+    runs = [ds.uncertainty(net(), "0=.5", zoo.vectors(20), passes=48, seed=seed, progress=False) for seed in range(20)]
+    values, errors = (np.stack([table[name] for table in runs]) for name in ("bald", "bald_error"))
+    assert np.sqrt((errors**2).mean()) == pytest.approx(np.sqrt(values.var(0, ddof=1).mean()), rel=0.2)
+
+
+def test_a_measure_of_the_passes_has_no_error_and_the_others_have() -> None:
+    chosen = ["bald", lambda passes: passes.std(0).amax(1)]
+    table = ds.uncertainty(net(), "0=.5", zoo.vectors(), passes=20, measures=chosen)
+    alone = ds.uncertainty(net(), "0=.5", zoo.vectors(), passes=20, measures=["bald"])
+    assert list(table.columns[-3:]) == ["bald", "lambda_1", "bald_error"]
+    np.testing.assert_allclose(table.bald_error, alone.bald_error, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("passes", "draws"), [(1, "independent"), (2, "independent"), (16, "stratified")])
+def test_one_block_of_passes_has_no_error(passes: int, draws: str) -> None:
+    table = ds.uncertainty(net(), "0=.5", zoo.vectors(), passes=passes, draws=draws)
+    assert table.bald_error.isna().all()
+    assert ds.uncertainty(net(), "none", zoo.vectors(), passes=passes, draws=draws).bald.abs().max() <= 1e-6

@@ -96,3 +96,20 @@ def test_the_verdict_of_a_run_knows_how_many_rows_it_was_picked_from() -> None:
     ).verdict
     assert grouped is not None
     assert ds.sweep(net, ["0=0.2"], (inputs, labels), passes=4, keep="none", progress=False).verdict is None
+
+
+def test_the_error_by_passes_is_told_and_where_a_difference_is_no_larger() -> None:
+    draw = np.random.default_rng(0)
+    correct = draw.random(400) < 0.8
+    plain = pd.DataFrame({"uncertainty": draw.random(400) - 0.3 * correct, "correct": correct})
+    names = ("last=0.5", "bald", "plain_entropy")
+    assert judge(names, plain, plain).monte_carlo is None
+    noisy = plain.assign(error=0.2)
+    found = judge(names, noisy.assign(uncertainty=plain.uncertainty + 1e-9 * draw.random(400)), plain)
+    moved = [judge(names, plain.assign(uncertainty=plain.uncertainty + 0.2 * draw.normal(size=400)), plain).difference
+             for _ in range(60)]  # fmt: skip
+    assert found.monte_carlo == pytest.approx(np.std(moved), rel=0.35)
+    assert "take more passes" in str(found)
+    steady = judge(names, noisy.assign(uncertainty=draw.random(400), error=1e-4), plain)
+    assert "take more passes" not in str(steady)
+    assert judge(names, plain.assign(error=np.nan), plain).monte_carlo is None

@@ -91,6 +91,9 @@ def run_uncertainty(
     sort: Annotated[str | None, typer.Option(help="Measure to sort by, the most uncertain first.")] = None,
     passes: Passes = 100,
     label: LabelRule = "mean",
+    errors: Annotated[
+        bool, typer.Option(help="Beside each measure, how far another seed would move it: its Monte Carlo error.")
+    ] = True,
     seed: Seed = 0,
     draws: Draws = "independent",
     outputs: Outputs = "logits",
@@ -122,7 +125,7 @@ def run_uncertainty(
     if dry_run:
         _print_plan({"placement": str(used), "passes": passes, "measures": columns, "would_write": out}, as_json)
         return
-    table = uncertainty(loaded.module, used, data, passes, measures=chosen, label=label, **options)
+    table = uncertainty(loaded.module, used, data, passes, measures=chosen, label=label, errors=errors, **options)
     classes = int(table[["label", "prediction"]].max().max()) + 1 if "label" in table else 2
     table = table.sort_values(by, ascending=False, kind="stable").reset_index(drop=True)
     if target is not None:

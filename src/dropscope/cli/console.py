@@ -108,7 +108,7 @@ def print_rows(rows: pd.DataFrame, objective: str, levels: Mapping[str, Mapping[
 
 
 def print_examples(table: pd.DataFrame, by: str) -> None:
-    """A line per example, the measure `by` last; what identifies an example is cut to what the terminal has left."""
+    """A line per example, the measure `by` and its error last; names of examples are cut to what is left."""
     known = [name for name in ("true_class", "label") if name in table][:1]
     known += [name for name in ("predicted_class", "prediction") if name in table][:1]
     cells = {name: [cut(str(value), _CLASS) for value in table[name]] for name in known}
@@ -119,6 +119,8 @@ def print_examples(table: pd.DataFrame, by: str) -> None:
     shares = [name for name in ("probability", "dice") if name in table]
     columns += [Column(name, [f"{value:.3f}" for value in table[name]], right=True, rank=1) for name in shares]
     columns.append(Column(by, [f"{value:.4g}" for value in table[by]], right=True))
+    if f"{by}_error" in table and table[f"{by}_error"].notna().all():
+        columns.append(Column("± error", [f"{value:.2g}" for value in table[f"{by}_error"]], right=True, rank=2))
     left = stdout().width - sum(column.width + GAP for column in columns)
     examples = [cut(" ".join(str(value).split()), max(left, _CLASS)) for value in table["id"]]
     print_table([Column("example", examples), *columns])

@@ -27,7 +27,7 @@ from dropscope.engine.tree import Plan, Step, Subtree
 from dropscope.errors import BadInput, Phrase
 from dropscope.model import Call
 from dropscope.noise import bits_of_passes, noise_kernels, site_key, start, threshold
-from dropscope.statistics import PassStatistics
+from dropscope.statistics import PassStatistics, begin_statistics
 
 log = logging.getLogger("dropscope")
 
@@ -100,7 +100,7 @@ class Executor:
         self.kernels = kernels  # Triton's run here: chains of pointwise work become one call each
         self.softmax = softmax  # the output is logits and nothing else: the fused end may stand in
         self._probabilities = probabilities
-        self._seed, self._draws, self._per_pass = seed, draws, per_pass
+        self._seed, self.draws, self._per_pass = seed, draws, per_pass
         self._trunk = segments.trunk(plan)
         self._segments: dict[tuple[tuple[int, ...], int], Segment] = {}
         self._splits: dict[int, Tensor] = {}  # weights as a kernel takes them, for all segments
@@ -180,8 +180,8 @@ class Executor:
         if self.kernels and centre is None and len(shape) <= noise_kernels().INNER + 1:
             rows = number.repeat_interleave(len(examples)), examples.repeat(len(number))
             begun = start(self._seed, site)
-            return noise_kernels().words(begun, *rows, shape, stratified=self._draws == "stratified")
-        return bits_of_passes(self._seed, site, number, examples, shape, self._draws, centre)
+            return noise_kernels().words(begun, *rows, shape, stratified=self.draws == "stratified")
+        return bits_of_passes(self._seed, site, number, examples, shape, self.draws, centre)
 
 
 class _Descent:
@@ -386,7 +386,8 @@ def pass_statistics(
             for leaves, result in executor.results(subtree, chunk, plain, work.needs):
                 where = (tree, leaves.start)
                 if where not in found:
-                    found[where] = subtree.leaf[leaves], PassStatistics(work.needs, shown)
+                    kept = begin_statistics(work.needs, shown, work.passes, executor.draws)
+                    found[where] = subtree.leaf[leaves], kept
                 if isinstance(result, Sums):
                     found[where][1].add_sums(result.values, result.passes)
                 else:

@@ -27,7 +27,7 @@ from dropscope.engine.timing import PassTiming, expected_loop, timed
 from dropscope.errors import DropscopeError, first_line
 from dropscope.injection import Noise, ResolvedPlacement
 from dropscope.model import probabilities
-from dropscope.statistics import PassStatistics
+from dropscope.statistics import PassStatistics, begin_statistics
 from dropscope.tracing import Taps, TapsMissed, locate
 
 log = logging.getLogger("dropscope")
@@ -94,7 +94,7 @@ class LoopEngine:
                 plain, on_device = self.session.plain(batch), self._on_device(batch)
                 chunks = []
                 for number in unit.numbers:
-                    kept = PassStatistics(needs, plain.movedim(1, -1))
+                    kept = begin_statistics(needs, plain.movedim(1, -1), self.passes, self.session.draws)
                     with closing(self._made(number, on_device, range(self.passes), tick)) as passes:
                         _take_in(kept, passes)
                     check_finite(kept.mean)

@@ -28,7 +28,7 @@ from dropscope.engine.verification import Forest, check_alone, check_conditions,
 from dropscope.errors import BadInput, Phrase, first_line
 from dropscope.injection import ResolvedPlacement
 from dropscope.model import probabilities
-from dropscope.statistics import PassStatistics
+from dropscope.statistics import begin_statistics
 from dropscope.tracing import Point
 
 log = logging.getLogger("dropscope")
@@ -289,7 +289,7 @@ class SharedEngine:
         with torch.no_grad(), self.session.sealed():
             plain, chunks = statistics_of(forest.executor, unit.subtrees, _on_device(batch, self.session.device), work)
             if not unit.subtrees:  # the plain placement: every pass is the plain pass
-                kept = PassStatistics(needs, plain.movedim(1, -1))
+                kept = begin_statistics(needs, plain.movedim(1, -1), min(self.passes, 2), "independent")
                 for _ in range(min(self.passes, 2)):  # a second one tells measures of spread that there is none
                     kept.update(plain.movedim(1, -1).unsqueeze(0))
                 chunks = [(np.array([-1]), kept)]

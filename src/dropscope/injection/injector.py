@@ -64,8 +64,7 @@ class Noise(Visitor):
     ) -> None:
         self.placement = placement
         self.seed = seed
-        self.draws = draws
-        self._stratified = draws == "stratified"
+        self.draws, self._stratified = draws, draws == "stratified"
         self.watcher: Watcher | None = None
         self._model = model
         self._per_pass = masks == "per_pass"

@@ -21,6 +21,7 @@ from dropscope.placement import Placement
 from dropscope.progress import track
 from dropscope.runs.dense import dense_table
 from dropscope.runs.samples import joined, measured_on_passes
+from dropscope.statistics import BLOCKS, BlockedStatistics, PassStatistics
 
 LABELS = ("mean", "plain")
 _NAMED = {"label": "true_class", "prediction": "predicted_class"}  # columns of class numbers, and of their names
@@ -80,6 +81,7 @@ def uncertainty(
     *,
     measures: Chosen = None,
     label: str = "mean",
+    errors: bool = True,
     engine: str = "auto",
     progress: bool | None = None,
     **options: Unpack[SessionOptions],
@@ -95,12 +97,15 @@ def uncertainty(
         measures: Names from `dropscope.measures`, or functions of your own; None takes `measures.DEFAULT`,
             "all" every one of them.
         label: Whether "mean" (the averaged passes) or "plain" (the pass without noise) decides the prediction.
+        errors: Whether each measure of the statistics comes with its Monte Carlo standard error, `bald_error`: how far
+            it would be from itself under another seed. Dense outputs have none.
         engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
         progress: True or False; None shows progress where it is read.
 
     Returns:
         A table in the order of the data: `id`, `group`, `label`, `prediction`, `true_class` and `predicted_class`
-        (their names), `correct` (those that are known), `probability` of the prediction, and a column per measure.
+        (their names), `correct` (those that are known), `probability` of the prediction, a column per measure, and
+        those of their errors (NaN where all passes are one block: one pass, or 16 and fewer of stratified draws).
         Dense outputs have, in place of these predictions, `dice` and `dice_1`, `dice_2`, … (or names) of all classes
         but the background, the first; and each measure as its mean over the predicted foreground (`bald`) and each
         structure (`bald_1`, …). With outputs="multilabel_logits", means over the labels.
@@ -118,7 +123,9 @@ def uncertainty(
     check_choice(label, "label", LABELS)
     session = open_session(model, data, **options)
     frames = []
-    running, blocks = _measured(session, placement, passes, measures, engine, show=progress)
+    running, blocks = _measured(
+        session, placement, passes, measures, engine, show=progress, errors=errors and not session.dense
+    )
     for block, values in blocks:
         mean = block.chunks[0][1].mean[0] if label == "mean" else block.plain.movedim(1, -1)
         frames.append(_table(session, block, mean.cpu(), values))
@@ -175,12 +182,19 @@ def _engine(session: Session, placement: Placement | str, passes: int, engine: s
 
 
 def _measured(
-    session: Session, placement: Placement | str, passes: int, chosen: Chosen, engine: str, *, show: bool | None
+    session: Session,
+    placement: Placement | str,
+    passes: int,
+    chosen: Chosen,
+    engine: str,
+    *,
+    show: bool | None,
+    errors: bool = False,
 ) -> tuple[Engine, Iterator[tuple[StatisticsBlock, dict[str, Tensor]]]]:
-    """The engine, and every block of examples with each measure `[n, …]`."""
+    """The engine, and every block of examples with each measure `[n, …]`, those of their errors behind them."""
     check_passes(passes)
     rows = measures_module.resolve(chosen)
-    needs = {"sum_p"}.union(*(row.needs for row in rows))
+    needs = {"sum_p"}.union(*(row.needs for row in rows)) | ({BLOCKS} if errors else set())
     running = _engine(session, placement, passes, engine)
     if any(row.of == "passes" for row in rows):
         return running, _on_passes(running, rows, needs, show=show)
@@ -193,14 +207,23 @@ def _on_statistics(
     with track("measuring", engine.session.data.n * engine.passes, show=show) as tick:
         for block in engine.statistics(0, needs, tick):
             statistics = block.chunks[0][1]
-            yield block, {row.name: row(block.plain) if row.of == "plain" else row(statistics)[0] for row in rows}
+            values = {row.name: row(block.plain) if row.of == "plain" else row(statistics)[0] for row in rows}
+            yield block, values | _errors(rows, statistics)
 
 
 def _on_passes(
     engine: Engine, rows: list[Measure], needs: Collection[str], *, show: bool | None
 ) -> Iterator[tuple[StatisticsBlock, dict[str, Tensor]]]:
     with track("measuring", engine.session.data.n * engine.passes, show=show) as tick:
-        yield from measured_on_passes(engine, 0, rows, needs, free_bytes(engine.session.device), tick)
+        for block, values in measured_on_passes(engine, 0, rows, needs, free_bytes(engine.session.device), tick):
+            yield block, values | _errors(rows, block.chunks[0][1])
+
+
+def _errors(rows: list[Measure], statistics: PassStatistics) -> dict[str, Tensor]:
+    """The Monte Carlo standard error of each measure of the statistics, where these keep their blocks."""
+    if not isinstance(statistics, BlockedStatistics):
+        return {}
+    return {f"{row.name}_error": statistics.jackknife(row)[0].float() for row in rows if row.of == "statistics"}
 
 
 def _in_order(values: Tensor, session: Session, dim: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from dropscope.engine import Engine, PassBlock, StatisticsBlock, Tick, check_finite, quiet
 from dropscope.errors import BadInput, Phrase
 from dropscope.measures import Measure
-from dropscope.statistics import PassStatistics
+from dropscope.statistics import PassStatistics, begin_statistics
 
 _COPIES = 3  # of the passes at the peak: as they come, joined, and what a measure makes of them
 
@@ -50,7 +50,7 @@ def measured_on_passes(
             own = plain[begin : begin + few.n]
             passes = joined(engine.samples(number, few, range(engine.passes), tick))
             check_finite(passes)
-            kept = PassStatistics(needs, own.movedim(1, -1))
+            kept = begin_statistics(needs, own.movedim(1, -1), engine.passes, engine.session.draws)
             # With a dimension for the one placement, as the engines give statistics.
             kept.update(passes.movedim(2, -1).unsqueeze(1), passes_dim=0, check=False)
             given: dict[str, PassStatistics | Tensor] = {"passes": passes, "plain": own, "statistics": kept}

@@ -178,6 +178,7 @@ def try_out(
     rival = str(run.baseline.sort_values("aurc", kind="stable").measure.iloc[0])
     names = (str(best.placement), str(best.measure), rival)
     both = {**trial.shared, "measures": [_measure_named(names[1], measures), rival]}
+    both["errors"] = trial.shared["masks"] == "per_example"  # else those of different examples go together
     table = uncertainty(
         model, names[0], trial.judging, candidates.passes, seed=trial.seed + 1, **both
     )  # fmt: skip
@@ -322,9 +323,12 @@ def _rankings(table: pd.DataFrame, names: tuple[str, str, str]) -> dict[str, pd.
     placement, measure, rival = names
     plain = f"one plain pass, {rival.removeprefix('plain_')}"
     named = {f"{short_placement(placement)}, {measure}": measure, plain: rival}
-    return {
-        name: pd.DataFrame({"uncertainty": table[column], "correct": table.correct}) for name, column in named.items()
-    }
+    found = {}
+    for name, column in named.items():
+        found[name] = pd.DataFrame({"uncertainty": table[column], "correct": table.correct})
+        if f"{column}_error" in table:
+            found[name]["error"] = table[f"{column}_error"]
+    return found
 
 
 def _deferral_lines(deferral: pd.DataFrame, names: list[str]) -> list[str]:

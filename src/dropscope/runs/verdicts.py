@@ -22,6 +22,7 @@ from dropscope.analysis import REPLICATES, bootstrap, resamples
 LEAST_ERRORS = 30  # with fewer, the interval of an AURC does not hold what it promises
 DEFERRED = (0.0, 0.05, 0.1, 0.2, 0.3)
 _LEVEL = 0.95
+_MOVED = 200  # times that uncertainties are moved by their errors
 _LONGEST = 60  # characters of a placement in a sentence
 
 
@@ -39,6 +40,7 @@ class Judgement:
         examples: How many examples both rank.
         errors: The fewer of the errors that either ranks.
         picked_from: Of how many rows this one was the best on these very examples; 1 where it was picked on others.
+        monte_carlo: Standard error of the difference by the draw of the passes; None where it is not known.
 
     Examples:
         >>> verdict = Judgement("last=0.5", "bald", "plain_entropy", -0.02, -0.03, -0.01, 500, 60)
@@ -55,6 +57,7 @@ class Judgement:
     examples: int
     errors: int
     picked_from: int = 1
+    monte_carlo: float | None = None
 
     @property
     def word(self) -> Literal["better", "worse", "undecided"]:
@@ -67,6 +70,10 @@ class Judgement:
         numbers = f"AURC difference {self.difference:+.4f}, 95 % interval {self.low:+.4f} to {self.high:+.4f}"
         if self.picked_from > 1:
             numbers += f", widened because it is the best of {self.picked_from} rows on these very examples"
+        if self.monte_carlo is not None:
+            numbers += f", Monte Carlo error {self.monte_carlo:.4f}"
+            if abs(self.difference) < 2 * self.monte_carlo:
+                numbers += ": no more than other masks could make of it, so take more passes"
         if self.errors < LEAST_ERRORS:
             few = f"only {self.errors} of {self.examples} predictions are wrong, and a verdict needs {LEAST_ERRORS}"
             return f"Undecided: {few}. Use one plain pass until there are more examples ({numbers})."
@@ -107,7 +114,8 @@ def judge(
 
     Args:
         names: Placement, its measure, and the measure of the plain pass.
-        mc: Columns `uncertainty` and `correct` under the placement.
+        mc: Columns `uncertainty` and `correct` under the placement; `error` too, where the Monte Carlo standard errors
+            of the uncertainties are known and those of different examples are independent.
         plain: The same of the plain pass.
         groups: What is resampled instead of examples.
         picked_from: How many rows the placement was picked from by these very examples.
@@ -124,7 +132,18 @@ def judge(
     spread = float(drawn.std())
     half = float(stats.t.ppf(1 - (1 - _LEVEL) / 2 / picked_from, max(errors - 1, 1))) * spread
     difference = first - second
-    return Judgement(*names, difference, difference - half, difference + half, len(mc), errors, picked_from)
+    ends, by_passes = (difference - half, difference + half), _monte_carlo(mc, sides[0], seed)
+    return Judgement(*names, difference, *ends, len(mc), errors, picked_from, by_passes)
+
+
+def _monte_carlo(mc: pd.DataFrame, side: tuple[Tensor, Tensor], seed: int) -> float | None:
+    """The spread of the AURC when each uncertainty moves by its own error."""
+    if "error" not in mc or not np.isfinite(mc.error).all():
+        return None
+    uncertainty, right = side
+    draw = torch.Generator().manual_seed(seed)
+    moved = torch.randn(_MOVED, len(mc), generator=draw) * _tensor(mc.error).float()
+    return float(scores.aurc(uncertainty.float() + moved, right.expand(_MOVED, -1)).std())
 
 
 def _difference(sides: Sequence[tuple[Tensor, Tensor]], chosen: Tensor) -> Tensor:

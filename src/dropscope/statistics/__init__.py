@@ -1,7 +1,19 @@
 """Running statistics over passes: update, merge, read. The passes themselves are never kept."""
 
+from dropscope.statistics.blocks import BLOCKS, BlockedStatistics, begin_statistics
 from dropscope.statistics.histograms import HistogramSummary, summarize, top_two
 from dropscope.statistics.running import PassStatistics, from_passes
 from dropscope.statistics.sums import CHEAP, statistics_bytes
 
-__all__ = ["CHEAP", "HistogramSummary", "PassStatistics", "from_passes", "statistics_bytes", "summarize", "top_two"]
+__all__ = [
+    "BLOCKS",
+    "CHEAP",
+    "BlockedStatistics",
+    "HistogramSummary",
+    "PassStatistics",
+    "begin_statistics",
+    "from_passes",
+    "statistics_bytes",
+    "summarize",
+    "top_two",
+]

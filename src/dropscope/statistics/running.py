@@ -17,7 +17,7 @@ from dropscope.statistics import histograms
 from dropscope.statistics.sums import advance, advance_in_place, cache_blocks, check_needs, variance
 
 _INT16_MAX = 32767
-_CONSTANT = ("shift", "shift_max", "plain_class", "plain_value")  # of a state: not summed over passes
+CONSTANT = ("shift", "shift_max", "plain_class", "plain_value")  # of a state: not summed over passes
 
 
 class PassStatistics:
@@ -183,7 +183,7 @@ class PassStatistics:
         for name, value in self.state.items():
             if name == "histogram" and passes > _INT16_MAX:
                 self.state[name] = value.to(torch.int32) + moved[name]
-            elif name not in _CONSTANT:
+            elif name not in CONSTANT:
                 self.state[name] = value + moved[name]
         self.passes = passes
         self._correct += other._correct

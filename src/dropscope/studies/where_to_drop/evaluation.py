@@ -90,7 +90,7 @@ class Evaluation:
         for row in best.itertuples(index=False):
             table = uncertainty(
                 net, row.placement, task.test, passes, measures=[row.measure], seed=_FRESH_SEED, label="plain",
-                device=device, progress=False,
+                errors=False, device=device, progress=False,
             )  # fmt: skip
             values = torch.tensor(table[row.measure].to_numpy(copy=True), device=device)
             ours, theirs = _aurc(values, right), _aurc(entropy, right)
@@ -109,7 +109,7 @@ class Evaluation:
             chosen = ["plain_entropy"] if placement == "none" else list(measures.DEFAULT)
             table = uncertainty(
                 net, placement, self.task.test, self.size.passes, measures=chosen, groups=self.task.test_groups,
-                device=self.device, progress=False,
+                errors=False, device=self.device, progress=False,
             )  # fmt: skip
             names = [name for name in chosen if name in table]
             long = table.melt(id_vars=["id", "correct"], value_vars=names, var_name="measure", value_name="uncertainty")

@@ -1,0 +1,122 @@
+"""Monte Carlo error: statistics of passes that remember their sums after every block, and the jackknife over blocks.
+
+Blocks are what is independent: a few passes each where draws are independent, whole blocks of 16 where they are
+stratified. At most 16 of them are kept, whatever the number of passes.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from dropscope.errors import BadInput
+from dropscope.statistics.running import CONSTANT, PassStatistics
+
+BLOCKS = "blocks"  # among the needs that an engine is given: the sums after every block are kept too
+_KEPT = 16  # blocks, at most
+_STRATIFIED = 16  # passes of a block of stratified draws
+
+
+def block_size(passes: int, draws: str) -> int:
+    """Passes of a block: sixteenths of all of them, or whole blocks of stratified draws.
+
+    >>> block_size(100, "independent"), block_size(100, "stratified"), block_size(1000, "stratified")
+    (7, 16, 64)
+    """
+    step = _STRATIFIED if draws == "stratified" else 1
+    return step * max(1, math.ceil(passes / (_KEPT * step)))
+
+
+def begin_statistics(needs: Collection[str], plain: Tensor | None, passes: int, draws: str) -> PassStatistics:
+    """Statistics for so many passes, with their sums after every block where the needs include "blocks"."""
+    if BLOCKS not in needs:
+        return PassStatistics(needs, plain)
+    return BlockedStatistics({*needs} - {BLOCKS}, plain, block=block_size(passes, draws))
+
+
+class BlockedStatistics(PassStatistics):
+    """Statistics that remember their sums after every block of passes.
+
+    Args:
+        needs: As of `PassStatistics`; "correct" is not kept block by block.
+        plain: As of `PassStatistics`.
+        block: Passes of a block.
+
+    Attributes:
+        block: As given.
+    """
+
+    def __init__(self, needs: Collection[str], plain: Tensor | None = None, *, block: int) -> None:
+        super().__init__(needs, plain)
+        self.block = block
+        self._after: list[tuple[int, dict[str, Tensor]]] = []
+
+    def update(self, p: Tensor, passes_dim: int | None = None, *, check: bool = True) -> None:
+        """Takes in one pass, or a stack of passes; see `PassStatistics.update`."""
+        stacked = p.unsqueeze(0) if passes_dim is None else p.movedim(passes_dim, 0)
+        while len(stacked):
+            count = self.block - self.passes % self.block
+            super().update(stacked[:count], passes_dim=0, check=check)
+            stacked = stacked[count:]
+            if self.passes % self.block == 0:
+                self._after.append((self.passes, self._sums()))
+
+    def add_sums(self, sums: Tensor, passes: int) -> None:
+        """Refused: such passes cannot be told apart.
+
+        Raises:
+            BadInput: Always.
+        """
+        raise BadInput("passes must come one by one where blocks are kept", "passes", passes, "call update(p)")
+
+    def _sums(self) -> dict[str, Tensor]:
+        self._count_waiting()
+        return {name: value.clone() for name, value in self.state.items() if name not in CONSTANT}
+
+    def jackknife(self, measure: Callable[[PassStatistics], Tensor]) -> Tensor:
+        """The standard error of a measure, over blocks of which one at a time is left out.
+
+        The jackknife of groups of unequal size (Busing, Meijer and van der Leeden 1999), each pseudo-value weighed by
+        its own share: a last block that is cut short varies more than the others where draws are stratified.
+
+        Args:
+            measure: A function of statistics.
+
+        Returns:
+            Shaped like the measure, float64; NaN where there is but one block, or one pass beside it.
+
+        Examples:
+            >>> kept = BlockedStatistics(("sum_p",), block=1)
+            >>> kept.update(torch.tensor([[[0.2, 0.8]], [[0.4, 0.6]], [[0.9, 0.1]]]), passes_dim=0)
+            >>> error = kept.jackknife(lambda stats: stats.mean[..., 0])  # of a mean: the spread over the root of 3
+            >>> torch.allclose(error, torch.tensor([0.2, 0.4, 0.9]).std().double() / 3**0.5)
+            True
+        """
+        whole = measure(self).double()
+        ends = [*self._after] if self.passes % self.block == 0 else [*self._after, (self.passes, self._sums())]
+        if len(ends) < 2 or self.passes - self.block < 2:  # what is left of two passes has no spread
+            return torch.full_like(whole, math.nan)
+        nothing = {name: torch.zeros_like(value) for name, value in self._sums().items()}
+        shares, alone = [], []
+        for (first, before), (last, after) in zip([(0, nothing), *ends[:-1]], ends, strict=True):
+            share = (last - first) / self.passes
+            block = {name: value - before[name] for name, value in after.items()}
+            left = measure(self._without(block, last - first)).double()
+            shares.append(share)
+            alone.append((whole - (1 - share) * left) / share)  # pseudo-values
+        centre = sum(share * value for share, value in zip(shares, alone, strict=True))
+        squares = [
+            (share * (value - centre)).square() / (1 - share) for share, value in zip(shares, alone, strict=True)
+        ]
+        return torch.stack(squares).sum(0).sqrt()
+
+    def _without(self, block: Mapping[str, Tensor], passes: int) -> PassStatistics:
+        """The statistics of all passes but those of a block."""
+        rest = copy.copy(self)
+        rest.passes, rest.derived = self.passes - passes, {}
+        rest.state = self.state | {name: self.state[name] - value for name, value in block.items()}
+        return rest

@@ -1,0 +1,98 @@
+"""Monte Carlo error: the jackknife over blocks against closed forms, one stream and repeated runs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from dropscope import measures
+from dropscope.statistics.blocks import BLOCKS, BlockedStatistics, begin_statistics, block_size
+from dropscope.statistics.running import PassStatistics
+from support.errors import refused
+
+NEEDS = ("sum_p", "sum_plogp", "max_moments", "class_moments", "votes", "histogram", "predicted_deviation")
+MEASURES = ("bald", "predictive_entropy", "expected_entropy", "variation_max", "averaged_variance", "averaged_entropy")
+
+
+def some_passes(passes: int, cells: int = 9, seed: int = 0) -> Tensor:
+    # Off the uniform: where an entropy has its maximum, it moves by second-order terms alone.
+    logits = torch.randn(passes, cells, 4, generator=torch.Generator().manual_seed(seed)) + torch.tensor([2.0, 1, 0, 0])
+    return logits.softmax(-1)
+
+
+def kept_of(p: Tensor, block: int, at_once: int | None = None) -> BlockedStatistics:
+    kept = BlockedStatistics(NEEDS, some_passes(1, p.shape[1], 99)[0], block=block)
+    for part in p.split(at_once or len(p)):
+        kept.update(part, passes_dim=0)
+    return kept
+
+
+def test_the_error_of_a_mean_is_its_spread_over_the_root_of_its_passes() -> None:
+    p = some_passes(40)
+    error = kept_of(p, 1).jackknife(lambda stats: stats.mean[..., 0])
+    torch.testing.assert_close(error, p[..., 0].double().std(0) / math.sqrt(40))
+
+
+def test_of_blocks_it_is_that_of_their_means() -> None:
+    p = some_passes(40)
+    error = kept_of(p, 8).jackknife(lambda stats: stats.mean[..., 0])
+    torch.testing.assert_close(error, p[..., 0].double().unflatten(0, (5, 8)).mean(1).std(0) / math.sqrt(5))
+
+
+@pytest.mark.parametrize("block", [1, 7, 16])
+def test_leaving_a_block_out_is_never_having_seen_it(block: int) -> None:
+    p, seen = some_passes(37), []
+    kept = kept_of(p, block)
+    kept.jackknife(lambda stats: seen.append(stats) or stats.mean[..., 0])  # type: ignore[func-returns-value]
+    plain = some_passes(1, 9, 99)[0]
+    for stats, begin in zip(seen[1:], range(0, 37, block), strict=True):
+        rest = PassStatistics(NEEDS, plain)
+        rest.update(torch.cat([p[:begin], p[begin + block :]]), passes_dim=0)
+        assert stats.passes == rest.passes
+        for name in MEASURES:
+            torch.testing.assert_close(measures.TABLE[name](stats), measures.TABLE[name](rest), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_how_passes_come_in_changes_nothing(name: str) -> None:
+    p, row = some_passes(37), measures.TABLE[name]
+    whole = kept_of(p, 7)
+    for at_once in (1, 5, 20):
+        parts = kept_of(p, 7, at_once)
+        torch.testing.assert_close(row(parts), row(whole))
+        torch.testing.assert_close(parts.jackknife(row), whole.jackknife(row), rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["bald", "predictive_entropy", "expected_entropy", "variation_max"])
+def test_it_is_the_spread_over_repeated_runs(name: str) -> None:
+    p, row = some_passes(100 * 50, cells=40), measures.TABLE[name]
+    runs = [kept_of(part, block_size(100, "independent")) for part in p.split(100)]
+    values = torch.stack([row(kept).double() for kept in runs])
+    errors = torch.stack([kept.jackknife(row) for kept in runs])
+    assert errors.square().mean().sqrt() == pytest.approx(values.var(0).mean().sqrt().item(), rel=0.1)
+
+
+def test_sizes_of_blocks() -> None:
+    assert [block_size(passes, "independent") for passes in (1, 16, 17, 100)] == [1, 1, 2, 7]
+    assert [block_size(passes, "stratified") for passes in (1, 16, 100, 256, 257)] == [16, 16, 16, 16, 32]
+    for passes in (5, 100, 1000, 12345):
+        for draws in ("independent", "stratified"):
+            assert math.ceil(passes / block_size(passes, draws)) <= 16
+
+
+def test_one_block_tells_nothing() -> None:
+    assert kept_of(some_passes(10), 16).jackknife(measures.TABLE["bald"]).isnan().all()
+    assert kept_of(some_passes(2), 1).jackknife(measures.TABLE["bald_corrected"]).isnan().all()
+    assert kept_of(some_passes(3), 1).jackknife(measures.TABLE["bald_corrected"]).isfinite().all()
+
+
+def test_blocks_are_kept_where_they_are_asked_for() -> None:
+    assert type(begin_statistics({"sum_p"}, None, 100, "stratified")) is PassStatistics
+    kept = begin_statistics({"sum_p", BLOCKS}, None, 100, "stratified")
+    assert isinstance(kept, BlockedStatistics)
+    assert (kept.block, kept.needs) == (16, {"sum_p"})
+    with refused("passes"):
+        kept.add_sums(torch.zeros(3, 8), 4)
