@@ -145,9 +145,10 @@ def preregister(plan: Plan) -> str:
 
 def _registration(plan: Plan) -> dict[str, Any]:
     files = ("data", "squad", "hellaswag")
-    setting = plan.spec | {"models": list(plan.models)}
+    setting = plan.spec | {"models": [variant.name for variant in plan.variants]}
+    seeds = sorted({variant.seed for variant in plan.variants})
     sources = (claims, robustness, cells, published)
-    return registration(STUDY, plan.options, setting, [plan.options.seed], RULES, sources, files)
+    return registration(STUDY, plan.options, setting, seeds, RULES, sources, files)
 
 
 def _profile_models(plan: Plan) -> dict[str, str]:
