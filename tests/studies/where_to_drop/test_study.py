@@ -38,7 +38,8 @@ LIMITS = {"train": TINY.train, "validation": TINY.validation, "test": TINY.test,
 
 
 def run_tiny(task: Task, folder: Path, seeds: tuple[int, ...] = (0,), weights: Path | None = None) -> Outcome:
-    return run(Plan(task, TINY, folder, seeds, weights, CPU, progress=False))
+    files = () if weights is None else (weights,)
+    return run(Plan(task, TINY, folder, seeds, files, CPU, progress=False))
 
 
 def drawn(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -292,7 +293,7 @@ def test_other_weights_of_the_same_name_are_not_answered_with_the_first_ones_res
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(Plan(task, TINY, out, weights=files[0], progress=False), say=stop)
+        run(Plan(task, TINY, out, weights=(files[0],), progress=False), say=stop)
     with refused("out") as caught:
         run_tiny(task, out, weights=files[1])
     assert "weights" in str(caught.value)

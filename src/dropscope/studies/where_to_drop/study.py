@@ -8,7 +8,7 @@ kept in the study's folder.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dropscope.atomic import output_folder
 from dropscope.device import as_device
@@ -28,7 +28,7 @@ from dropscope.loading import load_data, load_model
 from dropscope.model import random_state_kept, weights_fingerprint
 from dropscope.progress import track
 from dropscope.report import Claim, check_registration, claim_folder, registration, write_claims, write_registration
-from dropscope.runs import plan_sweep
+from dropscope.runs import plan_sweep, sample
 from dropscope.studies.training import load_weights, trained_once
 from dropscope.studies.where_to_drop import published
 from dropscope.studies.where_to_drop.cifar import cifar_task
@@ -37,7 +37,7 @@ from dropscope.studies.where_to_drop.claims import numbers, penultimate, trends,
 from dropscope.studies.where_to_drop.evaluation import Evaluation
 from dropscope.studies.where_to_drop.mammography import Protocol, mammography_task
 from dropscope.studies.where_to_drop.options import Options
-from dropscope.studies.where_to_drop.own_model import own_task
+from dropscope.studies.where_to_drop.own_model import own_task, read_groups
 from dropscope.studies.where_to_drop.preprocessing import Settings
 from dropscope.studies.where_to_drop.presets import SIDES, Preset, find_preset
 from dropscope.studies.where_to_drop.report import write_report
@@ -58,7 +58,7 @@ class Plan:
     size: Preset
     folder: Path
     seeds: tuple[int, ...] = (0,)
-    weights: Path | None = None  # a trained network instead of one per seed
+    weights: tuple[Path, ...] = ()  # trained networks instead of one per seed
     device: torch.device = _CPU
     progress: bool | None = None
     options: Options | None = None
@@ -98,9 +98,9 @@ def plan(options: Options, *, dry: bool = False) -> Plan:
     else:
         task = _cifar(options, size)
     task = with_noise(task, options.noise)
-    weights = None if options.weights is None else Path(options.weights)
-    if weights is not None:
-        load_weights(task.build(), weights)  # a wrong file is refused here
+    weights = _files(options.weights)
+    for file in weights:
+        load_weights(task.build(), file)  # a wrong file is refused here
     return Plan(task, size, folder, tuple(range(options.seeds)), weights, device, options.progress, options)
 
 
@@ -145,8 +145,9 @@ def preregister(plan: Plan) -> str:
 def _spec(plan: Plan) -> dict[str, Any]:
     """What all networks of a folder have in common."""
     spec: dict[str, Any] = {"study": STUDY, "task": plan.task.about, "size": asdict(plan.size)}
-    if plan.weights is not None:  # another file has another folder
-        spec["weights"] = weights_fingerprint(load_weights(plan.task.build(), plan.weights))
+    if plan.weights:  # another file has another folder
+        prints = [weights_fingerprint(load_weights(plan.task.build(), file)) for file in plan.weights]
+        spec["weights"] = prints[0] if len(prints) == 1 else prints
     return spec
 
 
@@ -160,12 +161,11 @@ def _evaluate(plan: Plan, say: Callable[[str], None]) -> list[NetworkResult]:
     """The result of each network, made where it is missing."""
     _train_ahead(plan)
     results = []
-    inputs, labels = plan.task.test
-    for seed in plan.seeds if plan.weights is None else (0,):
-        name = f"seed {seed}" if plan.weights is None else plan.weights.stem
+    labels = plan.task.test[1]
+    which = range(len(plan.weights)) if plan.weights else plan.seeds
+    for seed, name in zip(which, _names(plan), strict=True):
         net = _network(plan, seed).to(plan.device)
-        with torch.no_grad():
-            plain = accuracy(net, inputs.to(plan.device), labels.to(plan.device))
+        plain = _plain_accuracy(net, plan)
         say(f"{name}: accuracy {100 * plain:.2f} % on {len(labels):,} test examples")
         place = name.replace(" ", "-")
         result = load_result(plan.folder / "results" / place)
@@ -183,7 +183,7 @@ def _train_ahead(plan: Plan) -> None:
     Each has a process of its own, which makes what it would make alone. Sweeps fill a GPU, and follow one by one.
     """
     missing = [seed for seed in plan.seeds if not _weights_of(plan, seed).with_suffix(".json").exists()]
-    alone = not _has_room(plan.device) or plan.weights is not None or plan.task.train is None
+    alone = not _has_room(plan.device) or bool(plan.weights) or plan.task.train is None
     if alone or plan.options is None or len(missing) < 2:
         return
     spawning = multiprocessing.get_context("spawn")  # CUDA does not survive a fork
@@ -211,10 +211,38 @@ def _weights_of(plan: Plan, seed: int) -> Path:
     return plan.folder / "weights" / f"seed-{seed}.safetensors"
 
 
+def _files(weights: Sequence[str] | str | Path | None) -> tuple[Path, ...]:
+    """The files of weights, each once."""
+    given = (weights,) if isinstance(weights, str | Path) else () if weights is None else weights
+    files = tuple(Path(file) for file in given)
+    if weights is not None and (not files or len({file.resolve() for file in files}) < len(files)):
+        raise BadInput("weights must name each file once", "weights", [*map(str, files)], "name each file once")
+    return files
+
+
+def _names(plan: Plan) -> list[str]:
+    """What each network is called: by its seed, or by its file."""
+    if not plan.weights:
+        return [f"seed {seed}" for seed in plan.seeds]
+    stems = [file.stem for file in plan.weights]
+    if len({*stems}) == len(stems):
+        return stems
+    return [f"{number} {stem}" for number, stem in enumerate(stems)]
+
+
+def _plain_accuracy(net: nn.Module, plan: Plan) -> float:
+    inputs, labels = plan.task.test
+    if isinstance(inputs, Tensor) and plan.task.train is not None:
+        with torch.no_grad():
+            return accuracy(net, inputs.to(plan.device), labels.to(plan.device))
+    plain = sample(net, "none", inputs, passes=1, device=plan.device, progress=False)[0].cpu()
+    return float((plain.argmax(1) == labels).double().mean())
+
+
 def _network(plan: Plan, seed: int) -> nn.Module:
     task, train = plan.task, plan.task.train
-    if plan.weights is not None:
-        return load_weights(task.build(), plan.weights)
+    if plan.weights:
+        return load_weights(task.build(), plan.weights[seed])
     if train is None:
         return task.build().eval()
     return trained_once(
@@ -258,7 +286,12 @@ def _own(options: Options, size: Preset) -> Task:
     assert options.model is not None
     model, labels = load_model(options.model), None if options.labels is None else str(options.labels)
     data = load_data(
-        str(options.data), model, label_column=options.label_column, labels=labels, image_size=options.image_size
-    )
-    task = own_task(model.module, data.dataset, options.sites, size.test)
-    return replace(task, remarks=(*data.remarks, *task.remarks))
+        str(options.data), model, keys=options.keys, tokenizer=options.tokenizer, text_column=options.text_column,
+        label_column=options.label_column, labels=labels, image_size=options.image_size, mean=options.mean,
+        std=options.std, transforms=options.transforms, class_names=options.class_names,
+    )  # fmt: skip
+    groups = read_groups(str(options.data), labels, options.group_column, data.names)
+    task = own_task(model.module, data.dataset, options.sites, size.test, groups, data.keys)
+    if options.weights is not None:  # those of the model do not count: a head may be new each time
+        task = replace(task, about={name: value for name, value in task.about.items() if name != "weights"})
+    return replace(task, remarks=(*model.remarks, *data.remarks, *task.remarks))

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from dropscope.studies.training import History
 
+Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]  # one, several, or by name: the examples come first
+
 
 @dataclass(frozen=True)
 class TrainingRun:
@@ -35,8 +37,8 @@ class Task:
     penultimate: tuple[str, ...]  # the layers that the paper's rule may mean; the first is the default reading
     build: Callable[[], nn.Module]
     train: Callable[[nn.Module, TrainingRun], History] | None  # None: the network comes trained
-    validation: tuple[Tensor, Tensor]  # inputs, labels: a placement is chosen here
-    test: tuple[Tensor, Tensor]  # … and reported here
+    validation: tuple[Inputs, Tensor]  # inputs, labels: a placement is chosen here
+    test: tuple[Inputs, Tensor]  # … and reported here
     positions: tuple[str, ...] = ("before_activation", "after_activation")  # ("auto",): each layer's own only
     noise: str = "bernoulli"  # at inference
     masks_inputs: bool = True  # whether the grid is repeated with masks on the layers' inputs
@@ -44,6 +46,15 @@ class Task:
     about: dict[str, Any] = field(default_factory=dict)  # fingerprint of data and recipe: a folder holds one study
     exhibits: Callable[[Path], object] | None = None  # writes figures of the data themselves into the study's folder
     remarks: tuple[str, ...] = ()  # for the summary: leaks, what was left out
+
+
+def take(inputs: Inputs, rows: Tensor) -> Inputs:
+    """The inputs of some examples."""
+    if isinstance(inputs, Tensor):
+        return inputs[rows]
+    if isinstance(inputs, dict):
+        return {name: value[rows] for name, value in inputs.items()}
+    return tuple(value[rows] for value in inputs)
 
 
 def with_noise(task: Task, noise: str) -> Task:
