@@ -26,7 +26,7 @@ from dropscope.studies.segmentation_measures.calibration import (
 from dropscope.studies.segmentation_measures.cases import split
 from dropscope.studies.segmentation_measures.networks import UNet
 from dropscope.studies.segmentation_measures.own_report import recommend
-from dropscope.studies.segmentation_measures.strata import strata, strata_table
+from dropscope.studies.segmentation_measures.strata import divide_by_distance, strata_table
 from support.errors import refused
 from support.small_volumes import decathlon_folder
 
@@ -201,7 +201,7 @@ def test_strata_are_distances_to_another_class(dims: int) -> None:
         (draw.random((2, *[9] * dims)) < 0.03).astype(np.int64) * draw.integers(1, 3, (2, *[9] * dims))
     )
     valid = torch.from_numpy(draw.random(label.shape) < 0.95)
-    found = strata(label, valid)
+    found = divide_by_distance(label, valid)
     places = np.argwhere(valid.numpy())
     for image, *at in places[:: max(1, len(places) // 30)]:
         others = [p[1:] for p in places if p[0] == image and label[tuple(p)] != label[(image, *at)]]

@@ -32,7 +32,7 @@ from dropscope.studies.segmentation_measures.calibration import (
     judge_curve,
 )
 from dropscope.studies.segmentation_measures.preparation import Prepared
-from dropscope.studies.segmentation_measures.strata import strata
+from dropscope.studies.segmentation_measures.strata import divide_by_distance
 
 FLOORS = (1e-10, 1e-3)  # beside the 1e-7 of the definition: the ranking by this measure depends on it
 FOUR = m.SEGMENTATION
@@ -194,7 +194,7 @@ def _rows(
     label, valid, prediction, wrong, votes, maps = (
         batch.label, batch.valid, batch.prediction, batch.wrong, batch.votes, batch.maps
     )  # fmt: skip
-    parts = strata(label, valid)
+    parts = divide_by_distance(label, valid)
     overlap = scores.dice(prediction, label, prepared.classes, ignore_label=_IGNORED)
     of_case = {
         "errors": wrong.flatten(1).sum(1),

@@ -19,10 +19,10 @@ STRATA = {"border": "1 voxel", "near": "2 to 3 voxels", "far": "more than 3 voxe
 _POOLS = {2: F.max_pool2d, 3: F.max_pool3d}
 
 
-def strata(label: Tensor, valid: Tensor) -> dict[str, Tensor]:
+def divide_by_distance(label: Tensor, valid: Tensor) -> dict[str, Tensor]:
     """Which voxels of `label[N, *spatial]` lie at the border, near it and far from it.
 
-    >>> found = strata(torch.tensor([[[0, 0, 0, 0, 0, 1]]]), torch.ones(1, 1, 6, dtype=torch.bool))
+    >>> found = divide_by_distance(torch.tensor([[[0, 0, 0, 0, 0, 1]]]), torch.ones(1, 1, 6, dtype=torch.bool))
     >>> {name: mask[0, 0].int().tolist() for name, mask in found.items()}
     {'border': [0, 0, 0, 0, 1, 1], 'near': [0, 0, 1, 1, 0, 0], 'far': [1, 1, 0, 0, 0, 0]}
     """
