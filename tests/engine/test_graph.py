@@ -14,6 +14,7 @@ import dropscope as ds
 from dropscope.engine import graph as capture_module
 from dropscope.engine.graph import CaptureFailed, capture, feed_values
 from dropscope.engine.session import open_session
+from dropscope.engine.tree import grow
 from dropscope.model.inputs import Call
 from dropscope.tracing.visitor import Point
 from support import zoo
@@ -86,19 +87,76 @@ def test_feeds_come_in_the_order_of_the_call() -> None:
     assert [float(v[0]) for v in feed_values(Call((a,), {"z": c, "b": b, "n": 3}))] == [0.0, 1.0, 2.0]
 
 
-def test_a_capture_is_kept_for_the_same_weights_and_shapes() -> None:
-    net, points = zoo.cifar(), [Point("fc1", 0, "output")]
+def exported(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Grows with every export from here on."""
+    seen: list[Any] = []
+    export = capture_module.programs.export
+    monkeypatch.setattr(capture_module.programs, "export", lambda *a, **k: seen.append(a) or export(*a, **k))
+    return seen
+
+
+def test_a_capture_is_kept_for_other_examples_and_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, points, exports = zoo.cifar(), [Point("fc1", 0, "output")], exported(monkeypatch)
     first = captured(net, zoo.images(4), points)
-    assert captured(net, zoo.images(2), points) is first  # the number of examples is a symbol
-    assert captured(net, zoo.images(4), [Point("fc1", 0, "input")]) is not first
+    assert captured(net, zoo.images(2), points).nodes is first.nodes  # the number of examples is a symbol
     with torch.no_grad():
         net.fc1.weight.mul_(2)
-    assert captured(net, zoo.images(4), points) is not first
+    net.fc2.weight = nn.Parameter(torch.zeros_like(net.fc2.weight))
+    again = captured(net, zoo.images(4), points)
+    assert len(exports) == 1
+    assert {id(weight) for weight in again.fixed.values()} >= {id(weight) for weight in net.parameters()}
+    net.factor = 3  # a setting that its code may read
+    captured(net, zoo.images(4), points)
+    assert len(exports) == 2
+
+
+def test_a_capture_serves_further_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, exports = zoo.cifar(), exported(monkeypatch)
+    one, other = Point("fc1", 0, "output"), Point("conv2", 0, "output")
+    captured(net, zoo.images(2), [one])
+    assert set(captured(net, zoo.images(2), [other]).marks) == {other}
+    assert len(exports) == 2  # both are marked now
+    assert set(captured(net, zoo.images(2), [one]).marks) == {one}
+    assert set(captured(net, zoo.images(2), [one, other]).marks) == {one, other}
+    assert len(exports) == 2
+
+
+def test_code_that_reads_its_weights_is_captured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.gate = nn.Linear(8, 3), nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x) if bool(self.gate > 0) else -self.fc(x)
+
+    net, exports, points = zoo.seeded(Gated), exported(monkeypatch), [Point("fc", 0, "output")]
+    captured(net, zoo.vectors(), points)
+    count = len(exports)
+    captured(net, zoo.vectors(), points)
+    assert len(exports) == count
+    with torch.no_grad():
+        net.gate.neg_()
+    assert captured(net, zoo.vectors(), points).nodes[-1].target is torch.ops.aten.neg.default
+    assert len(exports) > count
+
+
+def test_marks_that_nobody_asks_for_stop_no_noise() -> None:
+    """Noise on conv1 passes the activation and the pooling, whether or not an earlier call marked what lies between."""
+    net = zoo.cifar()
+    engines = []
+    for text in ("conv1=.5", "conv2@input=.5", "conv1=.5"):
+        session = open_session(net, zoo.images(2))
+        (resolved,) = session.resolve([text])
+        plan = grow(capture(session.model, session.data.batches[0].call, resolved), [resolved])
+        engines.append(len(plan.stochastic((0,))))
+    assert engines[0] == engines[2]
 
 
 def test_a_capture_does_not_keep_its_model_alive() -> None:
     net = zoo.seeded(lambda: nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)))
     captured(net, zoo.vectors(), [Point("0", 0, "output")])
+    gc.collect()  # of other tests
     seen, before = weakref.ref(net), len(capture_module._cache)
     del net
     gc.collect()

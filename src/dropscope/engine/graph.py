@@ -48,6 +48,8 @@ class Captured:
     symbol: sympy.Symbol | None  # stands for the number of examples
     position: Mapping[fx.Node, int] = field(repr=False)
     counts_rows: frozenset[fx.Node] = field(repr=False)  # values made from the batch size itself, rebuilt when it grows
+    names: Mapping[fx.Node, str] = field(repr=False)  # in the model, of the weights among the fixed
+    reads_weights: bool = False  # whether the model's code reads numbers from something else than its inputs
 
     def batch(self, node: fx.Node) -> tuple[int, int] | None:
         """(dimension that grows with the batch, indices per example); None for a value that all examples share."""
@@ -73,6 +75,12 @@ class Captured:
         for a in node.all_input_nodes:
             found += self.rebuilt_inputs(a, noisy) if a in self.counts_rows else [a]
         return found
+
+    def over(self, model: nn.Module, points: Collection[Point]) -> Captured:
+        """The same graph over the weights that the model has now, with marks at some of its points."""
+        weights = _named_weights(model)
+        fixed = {node: weights.get(self.names.get(node, ""), value) for node, value in self.fixed.items()}
+        return replace(self, fixed=fixed, marks={point: self.marks[point] for point in points})
 
     @property
     def results(self) -> tuple[fx.Node, ...]:
@@ -117,31 +125,65 @@ def feed_values(call: Call) -> list[Tensor]:
     return Call(call.args, dict(sorted(call.kwargs.items()))).tensors
 
 
-_cache: weakref.WeakKeyDictionary[nn.Module, list[tuple[Any, Captured]]] = weakref.WeakKeyDictionary()
+@dataclass(frozen=True, eq=False)
+class _Kept:
+    """A capture for the next call: of any points among its own, and of any weights unless its code read some."""
+
+    structure: Any
+    weights: Any
+    points: frozenset[Point]
+    captured: Captured
+
+    def serves(self, structure: Any, weights: Any, points: frozenset[Point]) -> bool:
+        # Where attention weights are marked, the attention is written out: slower, so for nobody who did not ask.
+        written_out = {point for point in self.points - points if point.position == "weights"}
+        same = self.structure == structure and (self.weights == weights or not self.captured.reads_weights)
+        return same and points <= self.points and not written_out
+
+
+_cache: weakref.WeakKeyDictionary[nn.Module, list[_Kept]] = weakref.WeakKeyDictionary()
 
 
 def capture(model: nn.Module, call: Call, points: Iterable[Point]) -> Captured:
-    """`model` as a graph with `points` marked; kept for the next call with the same model and input signature."""
-    key = _key(model, call, points)
+    """`model` as a graph with `points` marked, over its present weights.
+
+    Kept for further calls with the same model, the same input signature and no other points. Where there are others,
+    all that were asked for so far are marked at once.
+    """
+    structure, weights, wanted = _structure(model, call), _weights(model), frozenset(points)
     with undisturbed():  # to torch, the whole process exports
         kept = _cache.setdefault(model, [])
-        for known, captured in kept:
-            if known == key:
-                return captured
-        captured = _export(model, call, key[0])
-        kept[:] = [*kept[-3:], (key, captured)]
-        return captured
+        for known in kept:
+            if known.serves(structure, weights, wanted):
+                return known.captured.over(model, wanted)
+        before = {point for known in kept if known.structure == structure for point in known.points}
+        joined = wanted | {point for point in before if point.position != "weights"}
+        captured = _export(model, call, tuple(sorted(joined)))
+        kept[:] = [*kept[-3:], _Kept(structure, weights, joined, captured)]
+        return captured.over(model, wanted)
 
 
 def is_captured(model: nn.Module, call: Call, points: Iterable[Point]) -> bool:
     """Whether `capture` has this graph already."""
-    key = _key(model, call, points)
-    return any(known == key for known, _ in _cache.get(model, []))
+    asked = _structure(model, call), _weights(model), frozenset(points)
+    return any(known.serves(*asked) for known in _cache.get(model, []))
 
 
-def _key(model: nn.Module, call: Call, points: Iterable[Point]) -> tuple[Any, ...]:
-    weights = tuple((id(p), writes(p)) for p in (*model.parameters(), *model.buffers()))
-    return tuple(sorted(points)), _signature(call), weights, code_fingerprint(model)
+def _structure(model: nn.Module, call: Call) -> tuple[Any, ...]:
+    """What a graph depends on, the values of weights aside."""
+    shapes = tuple((name, weight.shape, weight.dtype, weight.device) for name, weight in _named_weights(model).items())
+    # Tensors that are neither weights nor buffers are constants of the graph.
+    loose = (value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor))
+    return _signature(call), shapes, tuple((id(value), writes(value)) for value in loose), code_fingerprint(model)
+
+
+def _named_weights(model: nn.Module) -> dict[str, Tensor]:
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    return {**parameters, **dict(model.named_buffers(remove_duplicate=False))}
+
+
+def _weights(model: nn.Module) -> tuple[Any, ...]:
+    return tuple((id(weight), writes(weight)) for weight in _named_weights(model).values())
 
 
 def _signature(call: Call) -> Any:
@@ -223,6 +265,7 @@ def _read(exported: programs.Exported, wanted: tuple[Point, ...]) -> Captured:
     program = exported.program
     signature = program.graph_signature
     fixed: dict[fx.Node, Any] = {}
+    names: dict[fx.Node, str] = {}
     feeds: list[fx.Node] = []
     nodes: list[fx.Node] = []
     marks: dict[Point, fx.Node] = {}
@@ -233,6 +276,7 @@ def _read(exported: programs.Exported, wanted: tuple[Point, ...]) -> Captured:
             constant = signature.inputs_to_lifted_tensor_constants.get(node.name)
             if source is not None:
                 fixed[node] = program.state_dict[source] if source in program.state_dict else program.constants[source]
+                names[node] = source.removeprefix("model.")
             elif constant is not None:
                 fixed[node] = program.constants[constant]
             elif isinstance(node.meta.get("val"), Tensor):
@@ -256,7 +300,7 @@ def _read(exported: programs.Exported, wanted: tuple[Point, ...]) -> Captured:
     expected = tuple(
         (node, number)
         for node, number in zip(results[returned:], exported.read, strict=True)
-        if isinstance(node, fx.Node) and not fed.isdisjoint(ancestors([node]))  # a constant stays what it was
+        if isinstance(node, fx.Node) and not fed.isdisjoint(ancestors([node]))  # others change with the weights alone
     )
     symbol = _symbol(feeds)
     _check_batches(nodes, symbol)
@@ -272,6 +316,8 @@ def _read(exported: programs.Exported, wanted: tuple[Point, ...]) -> Captured:
         symbol,
         order,
         frozenset(_counting_rows(nodes, symbol)),
+        names,
+        len(expected) < len(exported.read),
     )
 
 

@@ -227,7 +227,8 @@ def _over_maps(pooling: fx.Node, node: fx.Node) -> bool:
 
 
 def _other_site(captured: Captured, node: fx.Node, point: Point) -> bool:
-    return all(marked is not node or other.site != point.site for other, marked in captured.marks.items())
+    others = [other for other, marked in captured.marks.items() if marked is node]  # none where nobody asks for it
+    return bool(others) and all(other.site != point.site for other in others)
 
 
 def _only_values(pool: fx.Node) -> bool:
