@@ -129,3 +129,24 @@ def test_passes_of_a_small_model_are_folded_and_equal_those_one_by_one() -> None
             slow = torch.cat([b.probabilities for b in reference.samples(number, batch, range(5))])
             torch.testing.assert_close(fast, slow, atol=1e-6, rtol=0)
         assert forwards == [5 * batch.n, *[batch.n] * 5, 5 * batch.n]
+
+
+def test_equal_placements_are_computed_once_and_in_one_unit() -> None:
+    session = open_session(zoo.cifar(), zoo.images(2))
+    texts = [f"{site}@{where}={rate}" for where in ("before_activation", "after_activation")
+             for site in ("conv1", "fc1") for rate in (0.2, 0.6)]  # fmt: skip
+    texts += ["none", "conv1@before_activation=0.2 noise=gaussian", "conv1@after_activation=0.2 noise=gaussian"]
+    resolved = session.resolve(texts)
+    engine = LoopEngine(session, resolved, 3)
+    assert [engine.equivalent(number) for number in range(len(texts))] == [0, 1, 2, 3, 0, 1, 2, 3, 8, 9, 10]
+    (unit,) = engine.units()
+    assert sorted(unit.numbers) == list(range(len(texts)))
+    ticks: list[int] = []
+    (block,) = engine.run(unit, {"sum_p"}, ticks.append)
+    assert sum(ticks) == len(texts) * 3 * 2
+    means = {int(number): kept.mean for (number,), kept in block.chunks}
+    assert sorted(means) == [0, 1, 2, 3, 8, 9, 10]
+    apart = LoopEngine(session, resolved, 3, traced=True)  # computes every one of them
+    for number in range(4, 8):
+        (alone,) = apart.statistics(number, {"sum_p"})
+        torch.testing.assert_close(alone.chunks[0][1].mean, means[number - 4], atol=1e-6, rtol=0)

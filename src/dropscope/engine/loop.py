@@ -7,6 +7,7 @@ once then.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
@@ -25,10 +26,10 @@ from dropscope.engine.session import Session
 from dropscope.engine.summary import Finish, PlanSummary, no_finish, summarise_loop
 from dropscope.engine.timing import PassTiming, expected_loop, timed
 from dropscope.errors import DropscopeError, first_line
-from dropscope.injection import Noise, ResolvedPlacement
+from dropscope.injection import Noise, ResolvedPlacement, SiteNoise
 from dropscope.model import probabilities
 from dropscope.statistics import PassStatistics, begin_statistics
-from dropscope.tracing import Taps, TapsMissed, locate
+from dropscope.tracing import Point, Taps, TapsMissed, locate
 
 log = logging.getLogger("dropscope")
 
@@ -68,6 +69,7 @@ class LoopEngine:
         self.traced = traced  # every value is followed, and no tap is used
         self._taps: Taps | None = None
         self._located = traced
+        self._sources = list(range(len(placements))) if traced else _equal(session, placements)
         self._fitting: int | None = None  # passes in one forward, at most, since more ran out of memory
         self.memory = memory  # bytes that forwards are sized by; what is free at the first of them, if None
         self._budget: int | None = None
@@ -78,9 +80,11 @@ class LoopEngine:
         self.reason = reason  # why it runs, where something faster was asked for
 
     def units(self, bytes_per_placement: int = 0) -> list[WorkUnit]:
-        numbers = range(len(self.placements))
-        each = _PLACEMENTS_PER_UNIT
-        return [WorkUnit(tuple(numbers[i : i + each])) for i in range(0, len(numbers), each)]
+        equal: dict[int, list[int]] = {}
+        for number, source in enumerate(self._sources):
+            equal.setdefault(source, []).append(number)
+        computed, each = list(equal.values()), _PLACEMENTS_PER_UNIT
+        return [WorkUnit(tuple(itertools.chain(*computed[i : i + each]))) for i in range(0, len(computed), each)]
 
     def only(self, numbers: Sequence[int]) -> list[WorkUnit]:
         return [WorkUnit(tuple(numbers))] if numbers else []
@@ -93,7 +97,9 @@ class LoopEngine:
             with torch.no_grad(), self.session.sealed():
                 plain, on_device = self.session.plain(batch), self._on_device(batch)
                 chunks = []
-                for number in unit.numbers:
+                computed = dict.fromkeys(map(self.equivalent, unit.numbers))
+                tick((len(unit.numbers) - len(computed)) * self.passes * batch.n)  # those that are equal to another
+                for number in computed:
                     kept = begin_statistics(needs, plain.movedim(1, -1), self.passes, self.session.draws)
                     with closing(self._made(number, on_device, range(self.passes), tick)) as passes:
                         _take_in(kept, passes)
@@ -201,7 +207,7 @@ class LoopEngine:
         return max(1, fitting if self._fitting is None else min(fitting, self._fitting))
 
     def equivalent(self, number: int) -> int:
-        return number
+        return self._sources[number]
 
     def cost(self, number: int) -> float:
         return float(self.passes)
@@ -226,6 +232,19 @@ class LoopEngine:
         self, needs: Collection[str] = ("sum_p",), finish: Finish = no_finish, *, compiled: bool = False
     ) -> PlanSummary:
         return summarise_loop(self, self.reason, expected_loop(self, needs, finish))
+
+
+def _equal(session: Session, placements: Sequence[ResolvedPlacement]) -> list[int]:
+    """For each placement the first that is equal by mathematics: a factor of 0 or more passes a ReLU unchanged."""
+    values, first = session.site_map.values, dict[Any, int]()
+
+    def kind(point: Point, spec: SiteNoise) -> tuple[Any, ...]:
+        around = point.position in ("before_activation", "after_activation") and values[point].about.homogeneous
+        position = "activation" if around and spec.noise == "bernoulli" else point.position
+        return point.name, point.call, position, spec.rate, spec.style
+
+    kinds = (tuple(sorted(kind(*item) for item in resolved.items())) for resolved in placements)
+    return [first.setdefault(one, number) for number, one in enumerate(kinds)]
 
 
 def _take_in(kept: PassStatistics, passes: Iterable[Tensor]) -> None:

@@ -175,8 +175,9 @@ def summarise_shared(shared: SharedEngine, expected: Expected) -> PlanSummary:
 def summarise_loop(loop: LoopEngine, reason: str, expected: Expected) -> PlanSummary:
     """The loop over placements and passes."""
     n, count = loop.session.data.n, len(loop.placements)
+    computed = len({loop.equivalent(number) for number in range(count)})
     seconds, stages = expected.once + expected.passes, expected.stages
-    return PlanSummary("loop", reason, count, count, loop.passes, n, (), (), 0, 0, 0, 0, 0, seconds, stages)
+    return PlanSummary("loop", reason, count, computed, loop.passes, n, (), (), 0, 0, 0, 0, 0, seconds, stages)
 
 
 def _tree(forest: Forest) -> list[str]:

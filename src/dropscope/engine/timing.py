@@ -168,7 +168,8 @@ def expected_loop(loop: LoopEngine, needs: Collection[str], finish: Finish) -> E
     passes = float(np.mean(rates)) * loop.passes * sum(batch.n * _length(batch) for batch in batches)
     once_per_unit = float(np.mean(plain)) * session.data.n * len(loop.units())
     finished = float(np.mean(finishing)) * session.data.n
-    return Expected(0.0, once_per_unit + (passes + finished) * len(loop.placements))
+    computed = len({loop.equivalent(number) for number in range(len(loop.placements))})
+    return Expected(0.0, once_per_unit + (passes + finished) * computed)
 
 
 def _length(batch: Batch) -> int:
