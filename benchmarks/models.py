@@ -1,6 +1,6 @@
 """Dropscope against the loop a good engineer writes, over many models: how often is it faster, set-up and all?
 
-    python benchmarks/models.py --device cpu|cuda [--only NAME …] [--seconds S] [--json FILE] [--quick]
+    python benchmarks/models.py --device cpu|cuda [--only NAME …] [--loop-seconds 10] [--json FILE] [--quick]
     python benchmarks/models.py --device cuda --claims [--weights FILE]
 
 Without `--claims`, over the architectures of the tests (`tests/support/architectures`) in a larger size: one site at a
@@ -20,6 +20,8 @@ import copy
 import gc
 import json
 import logging
+import multiprocessing
+import os
 import statistics
 import time
 import warnings
@@ -38,7 +40,7 @@ from dropscope.engine import Engine, Session, choose_engine, open_session
 from dropscope.model import Call
 from dropscope.placement import as_placement
 from hand_loop import HandLoop
-from timing import machine, ratio, table
+from timing import Clock, machine, ratio, table
 
 HEAD = [
     "case", "engine", "set-up, s", "ours, s", "by hand, s", "ratio", "by hand in fp32, s", "ratio", "with set-up",
@@ -88,19 +90,84 @@ class Record:
         ]  # fmt: skip
 
 
-def prepared(
-    case: Case, model: nn.Module, inputs: Any, more: dict[str, Any], device: torch.device
-) -> tuple[Session, Engine]:
-    """Everything that comes before the passes."""
+class Hand:
+    """The loop of a case, written by hand."""
+
+    def __init__(self, case: Case, device: torch.device, clock: Clock) -> None:
+        model, inputs, more = case.build()
+        session = opened(case, model.to(device), inputs, more, device)
+        half = case.precision == "bf16"
+        dtype = torch.float16 if half and device.type == "cuda" else torch.bfloat16 if half else torch.float32
+        outputs = session.outputs if callable(session.outputs) else None
+        twin = copy.deepcopy(session.model).to(dtype).eval()
+        self._loop = HandLoop(twin, batches(inputs, case.batch_size, device, dtype), case.passes, outputs)
+        self._placements = session.resolve([as_placement(text) for text in case.placements(session)])
+        self._device, self._clock = device, clock
+
+    def once(self) -> float:
+        """Seconds of one pass under the first placement."""
+        for _ in range(2):  # the first warms up
+            taken, _ = self.run([0], 1)
+        return taken / 2  # one more is plain
+
+    def run(self, numbers: Sequence[int], passes: int, tf32: bool = True) -> tuple[float, float]:
+        """Seconds of these placements, and their mean BALD."""
+        self._loop.passes = passes
+        some = [self._placements[number] for number in numbers]
+        with convolutions_in(tf32=tf32):
+            taken, values = seconds(lambda: self._loop.run(some), self._device, self._clock)
+        return taken, float(values["bald"].mean())
+
+    def approximate(self) -> list[str]:
+        return sorted(self._loop.approximate)
+
+
+class Apart:
+    """A `Hand` in a process of its own, forked before the heap of this one is told to keep what is freed."""
+
+    def __init__(self, *asked: Any) -> None:
+        self._ours, theirs = multiprocessing.Pipe()
+        self._process = multiprocessing.get_context("fork").Process(target=_serve, args=(theirs, asked), daemon=True)
+        self._process.start()
+
+    def _ask(self, *what: Any) -> Any:
+        self._ours.send(what)
+        return self._ours.recv()
+
+    def once(self) -> float:
+        return self._ask("once")
+
+    def run(self, numbers: Sequence[int], passes: int, tf32: bool = True) -> tuple[float, float]:
+        return self._ask("run", numbers, passes, tf32)
+
+    def approximate(self) -> list[str]:
+        found = self._ask("approximate")
+        self._process.terminate()
+        return found
+
+
+def _serve(pipe: Any, asked: Sequence[Any]) -> None:
+    os.environ["MALLOC_"] = "as it is"  # a session then leaves the heap alone
+    hand = Hand(*asked)
+    while True:
+        name, *arguments = pipe.recv()
+        pipe.send(getattr(hand, name)(*arguments))
+
+
+def opened(case: Case, model: nn.Module, inputs: Any, more: dict[str, Any], device: torch.device) -> Session:
     options = {"batch_size": case.batch_size, "device": device, "precision": case.precision, **more}
-    session = open_session(model, inputs, **options)
+    return open_session(model, inputs, **options)
+
+
+def prepared(case: Case, session: Session, passes: int) -> Engine:
+    """Everything that comes before the passes, once the session is open."""
     placements = [as_placement(text) for text in case.placements(session)]
     resolved = session.resolve(placements)
     session.audit_all(resolved, placements)
-    engine = choose_engine(session, resolved, case.passes)
+    engine = choose_engine(session, resolved, passes)
     if engine.compiles(asked=None):
         engine.compile()
-    return session, engine
+    return engine
 
 
 def ours(engine: Engine) -> dict[int, float]:
@@ -117,15 +184,15 @@ def ours(engine: Engine) -> dict[int, float]:
     return {number: float(torch.stack(values).mean()) for number, values in bald.items()}
 
 
-def seconds(work: Callable[[], Any], device: torch.device) -> tuple[float, Any]:
+def seconds(work: Callable[[], Any], device: torch.device, clock: Clock) -> tuple[float, Any]:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    started = time.perf_counter()
+    started = clock()
     result = work()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - started, result
+    return clock() - started, result
 
 
 def batches(inputs: Any, size: int, device: torch.device, dtype: torch.dtype) -> list[Any]:
@@ -147,41 +214,59 @@ def convolutions_in(tf32: bool) -> Iterator[None]:
 
 
 def measured(case: Case, options: argparse.Namespace) -> Record:
-    device = torch.device(options.device)
+    device, clock = torch.device(options.device), options.timer
+    hand = (Apart if device.type == "cpu" else Hand)(case, device, clock)
+    once = hand.once()
     model, inputs, more = case.build()
     model = model.to(device)
-    setup, (session, engine) = seconds(lambda: prepared(case, model, inputs, more, device), device)
-    half = case.precision == "bf16"
-    dtype = torch.float16 if half and device.type == "cuda" else torch.bfloat16 if half else torch.float32
-    twin = copy.deepcopy(model).to(dtype).eval()
-    outputs = session.outputs if callable(session.outputs) else None
-    hand = HandLoop(twin, batches(inputs, case.batch_size, device, dtype), case.passes, outputs)
+    opening, session = seconds(lambda: opened(case, model, inputs, more, device), device, clock)
+    count = len(case.placements(session))
+    passes = case.passes
+    if options.loop_seconds is not None:
+        passes = max(2, round(options.loop_seconds / count / once))
+    choosing, engine = seconds(lambda: prepared(case, session, passes), device, clock)
     # Placements in the order of the plan differ in length of tail; the loop runs every one from the start.
-    one = HandLoop(twin, hand.batches, 1, outputs)
-    one.run(engine.placements[:1])
-    once, _ = seconds(lambda: one.run(engine.placements[:1]), device)
-    count = len(engine.placements)
-    timed = max(1, min(count, int(options.hand_seconds / max(once / 2 * (case.passes + 1), 1e-6))))
+    timed = max(1, min(count, int(options.hand_seconds / max(once * (passes + 1), 1e-6))))
     numbers = [i * count // timed for i in range(timed)]
-    some = [engine.placements[number] for number in numbers]
-    first, balds = seconds(lambda: ours(engine), device)
+    share = min(1.0, max(2 / passes, options.hand_seconds / (once * passes * timed)))  # of its passes
+    first, balds = seconds(lambda: ours(engine), device, clock)
     own, by_hand, in_fp32 = [first], [], []
     rounds = 2 if first < options.long else 1
     for number in range(rounds):
         if number:
-            own.append(seconds(lambda: ours(engine), device)[0])
-        taken, hand_values = seconds(lambda: hand.run(some), device)
+            own.append(seconds(lambda: ours(engine), device, clock)[0])
+        taken, hand_bald = hand.run(numbers, round(passes * share))
         by_hand.append(taken)
         if device.type == "cuda" and case.convolutions:
-            with convolutions_in(tf32=False):
-                in_fp32.append(seconds(lambda: hand.run(some), device)[0])
-    factor = count / timed
-    bald = statistics.mean(balds[engine.equivalent(n)] for n in numbers), float(hand_values["bald"].mean())
+            in_fp32.append(hand.run(numbers, round(passes * share), False)[0])
+    factor = count / timed * passes / round(passes * share)
+    bald = statistics.mean(balds[engine.equivalent(n)] for n in numbers), hand_bald
     return Record(
-        case.name, case.kind, engine.name, count, case.passes, session.data.n, setup, first, min(own),
+        case.name, case.kind, engine.name, count, passes, session.data.n, opening + choosing, first, min(own),
         min(by_hand) * factor, min(in_fp32) * factor if in_fp32 else None, timed, rounds,
-        bald, case.bar, sorted(hand.approximate),
+        bald, case.bar, hand.approximate(),
     )  # fmt: skip
+
+
+def in_own_process(case: Case, options: argparse.Namespace) -> Record:
+    """On a CPU, so that no case finds the heap as another left it."""
+    if options.device != "cpu":
+        return measured(case, options)
+    ours, theirs = multiprocessing.Pipe()
+
+    def run() -> None:
+        try:
+            theirs.send(measured(case, options))
+        except Exception as error:
+            theirs.send(f"{type(error).__name__}: {str(error).splitlines()[0][:150]}")
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    found = ours.recv()
+    process.join()
+    if isinstance(found, str):
+        raise RuntimeError(found)
+    return found
 
 
 def summary(records: Sequence[Record]) -> str:
@@ -205,7 +290,8 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     if options.threads:
         torch.set_num_threads(options.threads)
-    print(machine(time.perf_counter))
+    options.timer = time.process_time if options.clock == "cpu" else time.perf_counter
+    print(machine(options.timer))
     if options.device == "cuda":
         print(torch.cuda.get_device_name())
     print("\n" + table(HEAD, []), flush=True)
@@ -220,9 +306,9 @@ def main() -> None:
             print(f"\nStopped before {case.name}: {options.seconds:.0f} s are over.")
             break
         try:
-            record = measured(case, options)
+            record = in_own_process(case, options)
         except Exception as error:  # a case that fails is told, and the others go on
-            print(f"| {case.name} | failed: {type(error).__name__}: {str(error).splitlines()[0][:150]} |", flush=True)
+            print(f"| {case.name} | failed: {str(error).splitlines()[0][:150]} |", flush=True)
             continue
         records.append(record)
         print("| " + " | ".join(record.row()) + " |", flush=True)
@@ -248,6 +334,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], help="cases whose names contain one of these texts")
     parser.add_argument("--precision", choices=["tf32", "bf16"], help="of ours, where a case does not name another")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further case after so many")
+    parser.add_argument("--loop-seconds", type=float, help="so many passes that the hand-written loop takes this long")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="cpu: processor time")
     parser.add_argument("--hand-seconds", type=float, help="about how long one hand-written loop runs, at most")
     parser.add_argument("--long", type=float, default=12, help="seconds of ours from which one round is enough")
     parser.add_argument("--json", type=Path, help="file that gets a line for every case")
