@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from dropscope.analysis.contrasts import cohens_d, difference_of_means, paired_d, rank_correlation, sign_test
-from dropscope.analysis.inference import bootstrap_p, holm, over_clusters, over_networks
+from dropscope.analysis.inference import bootstrap_p, holm, log_over_networks, over_clusters, over_networks
 from dropscope.analysis.resampling import simultaneous_intervals
 
 DRAW = np.random.default_rng(7)
@@ -21,6 +21,14 @@ def undefined(*values: float) -> bool:
 
 
 class TestOverNetworks:
+    def test_identical_networks_are_no_certainty(self) -> None:
+        for values in ([0.1] * 5, [0.1 + 0.2, 0.3, 0.3]):
+            same = over_networks(values)
+            assert undefined(same.low, same.high, same.p)
+        assert undefined(log_over_networks([2.0, 2.0, 2.0]).p)
+        assert undefined(over_clusters([0.5, 0.5, 0.5], list("abc")).p)
+        assert over_networks([0.0] * 3).p == 1.0  # equal by identity
+
     def test_is_scipys_t_test(self) -> None:
         x = DRAW.normal(0.3, 1, 12)
         found, reference = over_networks(x), stats.ttest_1samp(x, 0)

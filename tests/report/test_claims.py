@@ -69,3 +69,11 @@ def test_one_of_many_contradicts_only_beyond_their_number() -> None:
     assert decide_all([estimate(0.1, 0.2), strong], "above") == "contradicted"
     assert decide_all([weak, strong], "below") == "supported"
     assert decide_all([], "above") == "undecided"
+
+
+def test_one_of_many_contradicts_an_absence_only_beyond_their_number() -> None:
+    inside, beyond = estimate(-0.01, 0.01), estimate(0.101, 0.2)
+    assert decide(beyond, "same", margin=0.1) == "contradicted"
+    assert decide_all([beyond], "same", margin=0.1) == "contradicted"
+    assert decide_all([beyond, *[inside] * 14], "same", margin=0.1) == "undecided"
+    assert decide_all([inside] * 15, "same", margin=0.1) == "supported"

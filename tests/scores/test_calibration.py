@@ -118,3 +118,11 @@ def test_options_are_checked():
         scores.ece(p, labels, binning="height")
     with refused("floor"):
         scores.nll(p, labels, floor=0)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+def test_probabilities_sum_to_one_over_the_classes(row):
+    p, labels = some_predictions()
+    with refused("probabilities"):
+        row.function(p / 2, labels)
+    assert row.function(p.half(), labels) == pytest.approx(float(row.function(p, labels)), abs=2e-3)

@@ -6,8 +6,9 @@ import pytest
 
 from support.verdict_rules import RULES, Rule, shares
 from support.verdict_rules_papers import RULES as OTHERS
+from support.verdict_rules_smaller import RULES as SMALLER
 
-EVERY = (*RULES, *OTHERS)
+EVERY = (*RULES, *OTHERS, *SMALLER)
 
 
 @pytest.mark.parametrize("rule", EVERY, ids=[rule.name for rule in EVERY])

@@ -17,7 +17,8 @@ from dropscope.report import Verdict, any_of, decide, decide_all
 from dropscope.studies.segmentation_measures import published as segmentation
 from dropscope.studies.transformer_profile import cells
 from dropscope.studies.transformer_profile import published as profile
-from dropscope.studies.where_to_drop.claims.verdicts import MARGIN, USEFUL, near
+from dropscope.studies.where_to_drop.claims.verdicts import near
+from dropscope.studies.where_to_drop.published import MARGIN, USEFUL
 from support.crossed_studies import Components, draw_cells, labels
 
 Draw = np.random.Generator
@@ -270,6 +271,8 @@ RULES = (
     Rule("decoder gap, 5 and 14 models", "equal gaps", ".25", _decoder_gap(0.0), _decoder_gap(0.25), studies=120),
     Rule("size, 3 and 16 models", "no difference", ".3", _sized(3, 0.0), _sized(3, 0.3), studies=150),
     Rule("reasoning is robust", "lost .05", "lost nothing", _robust(profile.ROBUST), _robust(0.0), studies=80),
+    Rule("reasoning is robust: a true loss of .02", "lost .02", "lost nothing", _robust(0.02), _robust(0.0),
+         false=("contradicted",), studies=80),
     Rule("calibration improves", "no change", "−.07", _calibrated(0.0), _calibrated(-0.07), studies=150),
     Rule("small models are steady", "unrelated", "correlation .8", _steady(0.0), _steady(1.4), studies=120),
     Rule("one rule over 5 networks", "no effect", "2 sd", _networks(0.0), _networks(-2.0), studies=400),
@@ -296,8 +299,9 @@ def shares(rule: Rule, seed: int = 17) -> tuple[float, float]:
 
 if __name__ == "__main__":
     from support.verdict_rules_papers import RULES as OTHERS
+    from support.verdict_rules_smaller import RULES as SMALLER
 
     print("| rule | without an effect | decided wrongly | with an effect | supported |\n|---|---|---|---|---|")
-    for one in (*RULES, *OTHERS):  # type: ignore[arg-type]
+    for one in (*RULES, *OTHERS, *SMALLER):  # type: ignore[arg-type]
         size, power = shares(one)
         print(f"| {one.name} | {one.null_words} | {size:.3f} | {one.effect_words} | {power:.2f} |", flush=True)

@@ -15,7 +15,7 @@ from dropscope.report import Verdict, decide, decide_all
 from dropscope.studies.transformer_profile import cells
 from dropscope.studies.transformer_profile import published as profile
 from dropscope.studies.transformer_profile.robustness import differ
-from dropscope.studies.where_to_drop.claims.verdicts import MARGIN, moves
+from dropscope.studies.where_to_drop.claims.verdicts import moves
 from support.crossed_studies import Components, draw_cells, labels
 from support.verdict_rules import Draw, Rule
 
@@ -43,7 +43,7 @@ def _shape(change: float) -> Callable[[Draw], Verdict]:
     def study(draw: Draw) -> Verdict:
         own = draw.normal(change, 0.15, _NETWORKS)
         ranks = np.tanh(2 * own + draw.normal(0, 0.05, _NETWORKS))
-        return moves(over_networks(own.tolist()), over_networks(ranks.tolist()), MARGIN)
+        return moves(over_networks(own.tolist()), over_networks(ranks.tolist()))
 
     return study
 

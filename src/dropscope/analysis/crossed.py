@@ -12,12 +12,11 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import special
 
-from dropscope.analysis.inference import Estimate
+from dropscope.analysis.inference import ROUNDING, Estimate
 
-LEAST, MANY = 3, 30  # groups of the rarer and of the more frequent kind, below which nothing is decided
-_ROUNDING = 1e-12  # of the largest value: a spread below is none
+LEAST = (3, 30)  # groups of the rarer and of the more frequent kind, below which nothing is decided
 
 
 def crossed_mean(
@@ -27,6 +26,7 @@ def crossed_mean(
     *,
     kinds: tuple[str, str] = ("networks", "images"),
     weights: Sequence[float] | np.ndarray | None = None,
+    least: tuple[int, int] = LEAST,
     level: float = 0.95,
 ) -> Estimate:
     """Mean over cells that are crossed two ways, with the two-way cluster t.
@@ -40,6 +40,7 @@ def crossed_mean(
         columns: The column of each cell.
         kinds: What rows and columns are, in words.
         weights: Of each cell in the mean; equal without any.
+        least: Groups that are needed of the rarer and of the more frequent kind.
         level: Of the interval.
 
     Returns:
@@ -55,8 +56,8 @@ def crossed_mean(
     total = float(weight.sum())
     value = float((weight * x).sum() / total) if total > 0 else math.nan
     method = f"two-way cluster t over {counts[0]} {kinds[0]} × {counts[1]} {kinds[1]}"
-    if _too_few(counts):
-        return _without_interval(value, min(counts), method, _needs(kinds))
+    if _too_few(counts, least):
+        return _without_interval(value, min(counts), method, _needs(kinds, least))
     residual = weight * (x - value) / total
     error = math.sqrt(_variance(residual, row, column, np.zeros(counts[0], int), np.zeros(counts[1], int)))
     return _estimate(value, error, min(counts), level, method, float(np.abs(x).max()))
@@ -70,6 +71,7 @@ def crossed_difference(
     signs: Mapping[Hashable, float],
     *,
     kinds: tuple[str, str] = ("models", "contexts"),
+    least: tuple[int, int] = LEAST,
     level: float = 0.95,
 ) -> Estimate:
     """Sum of signed means over sides of a crossed table: a difference of two sides, or a difference of differences.
@@ -85,6 +87,7 @@ def crossed_difference(
         sides: The side of each cell.
         signs: How the mean of each side enters: 1 or −1.
         kinds: What rows and columns are, in words.
+        least: Groups that are needed of the rarer and of the more frequent kind.
         level: Of the interval.
 
     Returns:
@@ -109,12 +112,12 @@ def crossed_difference(
     counts = [np.bincount(part).tolist() if len(part) else [0] for part in parts]
     listed = (" and ".join(map(str, count)) for count in counts)
     method = " × ".join(f"{words} {kind}" for words, kind in zip(listed, kinds, strict=True))
-    method, least = f"two-way cluster t over {method}", (min(counts[0]), min(counts[1]))
-    if math.isnan(value) or _too_few(least):
-        return _without_interval(value, min(least), method, _needs(kinds))
+    method, fewest = f"two-way cluster t over {method}", (min(counts[0]), min(counts[1]))
+    if math.isnan(value) or _too_few(fewest, least):
+        return _without_interval(value, min(fewest), method, _needs(kinds, least))
     residual = sign[side] * (x - means[side]) / sizes[side]
     error = math.sqrt(_variance(residual, row, column, *parts))
-    return _estimate(value, error, min(least), level, method, float(np.abs(x).max()))
+    return _estimate(value, error, min(fewest), level, method, float(np.abs(x).max()))
 
 
 def _parts(group: np.ndarray, side: np.ndarray) -> np.ndarray:
@@ -142,12 +145,12 @@ def _count(numbers: np.ndarray) -> int:
     return int(numbers.max()) + 1 if len(numbers) else 0
 
 
-def _too_few(counts: tuple[int, int]) -> bool:
-    return min(counts) < LEAST or max(counts) < MANY
+def _too_few(counts: tuple[int, int], least: tuple[int, int]) -> bool:
+    return min(counts) < least[0] or max(counts) < least[1]
 
 
-def _needs(kinds: tuple[str, str]) -> str:
-    return f"no interval: needs {LEAST} {kinds[0]} and {MANY} {kinds[1]}, or the reverse"
+def _needs(kinds: tuple[str, str], least: tuple[int, int]) -> str:
+    return f"no interval: needs {least[0]} {kinds[0]} and {least[1]} {kinds[1]}, or the reverse"
 
 
 def _variance(
@@ -170,12 +173,12 @@ def _correction(part: np.ndarray) -> np.ndarray:
 
 
 def _estimate(value: float, error: float, groups: int, level: float, method: str, largest: float) -> Estimate:
-    if error <= _ROUNDING * largest:  # equal cells say nothing about others, unless all are the same by identity
+    if error <= ROUNDING * largest:  # equal cells say nothing about others, unless all are the same by identity
         if value == 0:
             return Estimate(0.0, 0.0, 0.0, 1.0, groups, f"{method}; every cell is 0")
         return _without_interval(value, groups, method, "no interval: nothing varies")
-    half = float(stats.t.ppf((1 + level) / 2, groups - 1)) * error
-    p = float(2 * stats.t.sf(abs(value) / error, groups - 1))
+    half = float(special.stdtrit(groups - 1, (1 + level) / 2)) * error
+    p = float(2 * special.stdtr(groups - 1, -abs(value) / error))
     return Estimate(value, value - half, value + half, p, groups, method)
 
 

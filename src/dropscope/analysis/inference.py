@@ -10,9 +10,11 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from dropscope.analysis.resampling import group_numbers, interval, resampled_means
+
+ROUNDING = 1e-12  # of the largest value: a spread below is none
 
 
 @dataclass(frozen=True)
@@ -41,18 +43,24 @@ class Estimate:
 
 
 def over_networks(values: Sequence[float], level: float = 0.95) -> Estimate:
-    """Student's t over separately trained networks; undefined (NaN) for fewer than two.
+    """Student's t over separately trained networks; undefined (NaN) for fewer than two, and for identical ones, unless
+    all are exactly 0.
 
     >>> e = over_networks([1.0, 2.0, 3.0]); round(e.value, 2), round(e.low, 2), round(e.high, 2), e.n
     (2.0, -0.48, 4.48, 3)
+    >>> over_networks([0.1, 0.1, 0.1]).p, over_networks([0.0, 0.0, 0.0]).p
+    (nan, 1.0)
     """
     x = np.asarray([v for v in values if np.isfinite(v)], float)
     method = f"t interval over {len(x)} networks"
     if len(x) < 2:
         mean = float(x.mean()) if len(x) else float("nan")
         return Estimate(mean, float("nan"), float("nan"), float("nan"), len(x), method)
-    mean, error = float(x.mean()), float(stats.sem(x))
-    half = float(stats.t.ppf((1 + level) / 2, len(x) - 1)) * error
+    mean, error = float(x.mean()), float(x.std(ddof=1)) / len(x) ** 0.5
+    if error <= ROUNDING * float(np.abs(x).max()):  # equal values say nothing about others
+        ends, p = ((0.0, 0.0), 1.0) if mean == 0 else ((float("nan"), float("nan")), float("nan"))
+        return Estimate(mean, *ends, p, len(x), f"{method}, which do not differ")
+    half = float(special.stdtrit(len(x) - 1, (1 + level) / 2)) * error
     return Estimate(mean, mean - half, mean + half, _p_of_t(mean, error, len(x)), len(x), method)
 
 
@@ -70,7 +78,7 @@ def log_over_networks(values: Sequence[float], null: float = 1.0, level: float =
         return Estimate(mean, nan, nan, nan, len(x), f"{method}; undefined at 0")
     e = over_networks((np.log(x) - np.log(null)).tolist(), level)
     value, low, high = (float(null * np.exp(v)) for v in (e.value, e.low, e.high))
-    return Estimate(value, low, high, e.p, e.n, method)
+    return Estimate(value, low, high, e.p, e.n, e.method.replace("t interval", "t interval of the logarithm"))
 
 
 def over_clusters(
@@ -102,8 +110,10 @@ def over_clusters(
 
 
 def _p_of_t(mean: float, error: float, n: int) -> float:
-    """Two-sided. With few replicates and hardly any spread it is small: how many there were stands beside it."""
-    return float(2 * stats.t.sf(abs(mean) / error, n - 1)) if error > 0 else float(mean == 0)
+    """Two-sided; of replicates that do not differ there is none, unless all are 0."""
+    if error > ROUNDING * abs(mean):
+        return float(2 * special.stdtr(n - 1, -abs(mean) / error))
+    return 1.0 if mean == 0 else float("nan")
 
 
 def bootstrap_p(

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy import special, stats
 
 _CLEAR = 2.0  # standard errors from 0, beyond which a mean is not taken for one that is 0
 
@@ -22,7 +22,7 @@ def t_factor(freedom: int, level: float = 0.95, of: int = 1) -> float:
     >>> round(t_factor(29), 3), round(t_factor(29, of=100), 3)
     (2.045, 3.918)
     """
-    return float(stats.t.ppf(1 - (1 - level) / 2 / of, max(freedom, 1)))
+    return float(special.stdtrit(max(freedom, 1), 1 - (1 - level) / 2 / of))
 
 
 def t_interval(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import pandas as pd
 
-from dropscope.analysis import Estimate
+from dropscope.analysis import Estimate, t_factor
 
 Verdict = Literal["supported", "contradicted", "equivalent", "undecided"]
 Direction = Literal["above", "below", "same"]
@@ -148,7 +148,7 @@ def decide_all(
     """Of a claim that several numbers must bear out, each as in `decide`.
 
     Support needs every one of them at .05, which is no easier for their number. One of k is enough to contradict the
-    claim, so that is tested at .05/k (Bonferroni).
+    claim, so that is tested at .05/k (Bonferroni); where an interval decides alone, by one that is as much wider.
 
     >>> up, down = Estimate(0.3, 0.2, 0.4, 0.001, 9, ""), Estimate(-0.3, -0.59, -0.01, 0.04, 9, "")
     >>> decide_all([up, up], "above"), decide_all([up, down], "above"), decide_all([up, up], "below")
@@ -163,15 +163,27 @@ def judge(evidence: Sequence[Evidence], *, one_is_enough: bool = False) -> Verdi
     Where one of them is enough, as in `any_of`, each at .05 divided by how many there are.
     """
 
-    def verdicts(alpha: float) -> list[Verdict]:
-        return [decide(e.estimate, e.direction, bound=e.bound, margin=e.margin, alpha=alpha) for e in evidence]
+    def verdicts(k: int) -> list[Verdict]:
+        return [
+            decide(
+                _widened(e.estimate, k) if e.direction == "same" else e.estimate,
+                e.direction, bound=e.bound, margin=e.margin, alpha=ALPHA / k,
+            )
+            for e in evidence
+        ]  # fmt: skip
 
-    strictly = verdicts(ALPHA / max(1, len(evidence)))
+    strictly = verdicts(max(1, len(evidence)))
     if one_is_enough:
         return any_of(strictly)
     if "contradicted" in strictly:
         return "contradicted"
-    return all_of(["undecided" if verdict == "contradicted" else verdict for verdict in verdicts(ALPHA)])
+    return all_of(["undecided" if verdict == "contradicted" else verdict for verdict in verdicts(1)])
+
+
+def _widened(e: Estimate, k: int) -> Estimate:
+    """The estimate with an interval at 1 − .05/k: Student's, of as many replicates as it has."""
+    factor = t_factor(e.n - 1, of=k) / t_factor(e.n - 1)
+    return replace(e, low=e.value + factor * (e.low - e.value), high=e.value + factor * (e.high - e.value))
 
 
 def any_of(verdicts: Sequence[Verdict]) -> Verdict:

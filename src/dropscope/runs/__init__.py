@@ -8,9 +8,10 @@ from dropscope.runs.ranking import choice_notes, difference_cells
 from dropscope.runs.result import Run
 from dropscope.runs.sweeps import plan_sweep, sweep
 from dropscope.runs.trials import Choice, plan_trial, try_out
-from dropscope.runs.verdicts import Judgement, deferral_table, judge
+from dropscope.runs.verdicts import LEAST_ERRORS, Judgement, deferral_table, judge
 
 __all__ = [
+    "LEAST_ERRORS",
     "Choice",
     "Judgement",
     "Run",

@@ -13,15 +13,13 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 import torch
-from scipy import stats
 from torch import Tensor
 
 from dropscope import scores
-from dropscope.analysis import REPLICATES, bootstrap, resamples
+from dropscope.analysis import REPLICATES, resamples, t_factor
 
 LEAST_ERRORS = 30  # with fewer, the interval of an AURC does not hold what it promises
 DEFERRED = (0.0, 0.05, 0.1, 0.2, 0.3)
-_LEVEL = 0.95
 _MOVED = 200  # times that uncertainties are moved by their errors
 _LONGEST = 60  # characters of a placement in a sentence
 
@@ -128,9 +126,10 @@ def judge(
     first, second = (float(scores.aurc(*side)) for side in sides)
     errors = min(int((~right.bool()).sum()) for _, right in sides)
     indices = resamples(len(mc), groups, REPLICATES, seed)
-    drawn = bootstrap(lambda chosen: {"aurc": _difference(sides, chosen)}, indices)["aurc"]
+    counts = torch.stack([torch.bincount(chosen, minlength=len(mc)) for chosen in indices])
+    drawn = scores.weighted_aurc(*sides[0], counts) - scores.weighted_aurc(*sides[1], counts)
     spread = float(drawn.std())
-    half = float(stats.t.ppf(1 - (1 - _LEVEL) / 2 / picked_from, max(errors - 1, 1))) * spread
+    half = t_factor(errors - 1, of=picked_from) * spread
     difference = first - second
     ends, by_passes = (difference - half, difference + half), _monte_carlo(mc, sides[0], seed)
     return Judgement(*names, difference, *ends, len(mc), errors, picked_from, by_passes)
@@ -144,11 +143,6 @@ def _monte_carlo(mc: pd.DataFrame, side: tuple[Tensor, Tensor], seed: int) -> fl
     draw = torch.Generator().manual_seed(seed)
     moved = torch.randn(_MOVED, len(mc), generator=draw) * _tensor(mc.error).float()
     return float(scores.aurc(uncertainty.float() + moved, right.expand(_MOVED, -1)).std())
-
-
-def _difference(sides: Sequence[tuple[Tensor, Tensor]], chosen: Tensor) -> Tensor:
-    first, second = (scores.aurc(uncertainty[chosen], right[chosen]) for uncertainty, right in sides)
-    return first - second
 
 
 def deferral_table(rankings: Mapping[str, pd.DataFrame], shares: Sequence[float] = DEFERRED) -> pd.DataFrame:

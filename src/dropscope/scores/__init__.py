@@ -48,7 +48,7 @@ from dropscope.scores.stability import (
     run_level_accuracy_of_counts,
 )
 from dropscope.scores.table import CALIBRATION, RANKING, TABLE, Score, check_score, of_ranking, ranking_scores, resolve
-from dropscope.scores.weighted import weighted_ranking_scores
+from dropscope.scores.weighted import weighted_aurc, weighted_ranking_scores
 
 __all__ = [
     "CALIBRATION",
@@ -99,6 +99,7 @@ __all__ = [
     "score_rankings",
     "volume_variation",
     "voxel_auprc",
+    "weighted_aurc",
     "weighted_ranking_scores",
     "worst_patch",
 ]

@@ -18,6 +18,7 @@ from dropscope.scores.docs import probability_docs
 from dropscope.scores.ranking import check_classes
 
 _BINS, _FLOOR = 15, 1e-12
+_TOLERANCE = 1e-2  # of a sum of probabilities in half precision
 
 
 @dataclass(frozen=True)
@@ -186,9 +187,14 @@ def _checked(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         rule = "probabilities must be a floating tensor [..., n, C]"
         raise BadInput(rule, "probabilities", (tuple(p.shape), p.dtype), remedy)
     low, high = (float(x) for x in torch.aminmax(p))
-    if not (low >= -1e-2 and high <= 1 + 1e-2):
+    if not (low >= -_TOLERANCE and high <= 1 + _TOLERANCE):
         extremes = Phrase(f"values from {low:.4g} to {high:.4g}")
         raise BadInput("probabilities must lie in [0, 1]", "probabilities", extremes, "apply softmax to logits first")
+    furthest = float((p.sum(-1, dtype=torch.float32) - 1).abs().max())
+    if furthest > _TOLERANCE:
+        received = Phrase(f"sums up to {furthest:.3g} from 1")
+        remedy = "apply softmax over the classes, which are last"
+        raise BadInput("probabilities must sum to 1 over the classes", "probabilities", received, remedy)
     cells = p.shape[:-1]
     if labels.shape[-1:] != cells[-1:]:
         rule, remedy = f"labels must match {tuple(cells)}", "give one class index per example"

@@ -172,7 +172,10 @@ class TestWithinModels:
         row = only(f.attention_or_ffn, model="gpt2", group="memory")
         accuracy = {c: levels.pick(f.levels, c, "memory")["gpt2"] for c in ("high_attention", "high_ffn")}
         assert row.difference == pytest.approx(accuracy["high_attention"] - accuracy["high_ffn"])
-        assert row.hurts_more == "FFN"  # the simulation takes more of the logits there
+        assert row.p_t_holm >= row.p_t
+        found = set(f.attention_or_ffn.hurts_more)
+        assert "FFN" in found  # the simulation takes more of the logits there
+        assert "attention" not in found
 
 
 class TestBetweenModels:
@@ -231,6 +234,20 @@ class TestBetweenModels:
         assert comparisons.family_or_size(by_family).difference.mean() > 0
         assert comparisons.family_or_size(by_size).by_size.tolist() == pytest.approx(by_size["std"].tolist())
         assert comparisons.family_or_size(by_family.head(3)).empty
+        ratio = comparisons.family_estimate(comparisons.family_or_size(by_family))
+        assert ratio.high < 1
+        assert ratio.n == 4
+        assert math.isnan(comparisons.family_estimate(comparisons.family_or_size(by_family.head(4))).low)
+
+    def test_a_ratio_to_nothing_is_not_printed(self, f: Findings) -> None:
+        drops = f.drops.assign(drop=np.where(f.drops["group"] == "reasoning", 1e-17, 0.2))
+        assert "×" not in claims._readings(replace(f, drops=drops))
+        assert "= 4.0×" in claims._readings(replace(f, drops=drops.assign(drop=drops["drop"].clip(lower=0.05))))
+
+    def test_size_and_specialisation_are_the_papers(self) -> None:
+        special = {c.name for c in published.CHECKPOINTS if c.specialised}
+        assert special == {"deepset/roberta-base-squad2", "allenai/scibert_scivocab_uncased"}
+        assert "deberta-v3-base" in published.CALLED_LARGE
 
 
 class TestTables:

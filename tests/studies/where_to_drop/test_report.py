@@ -54,7 +54,7 @@ def rows_of(
         falling = measure == "variation_predicted"
         level = (0.13 - 0.11 * p_mean if falling else 0.002 + 0.02 * p_mean) * np.where(alone, rule, 1.0)
         level = level * np.exp(0.02 * draw.standard_normal(len(level)))
-        area = 0.3 + (-1 if falling else 1) * level
+        area = 0.3 + (-1 if falling else 1) * level + 2e-4 * draw.standard_normal(len(level))
         table = {"isotonic_penalty": level / 1.8, "rearrangement_penalty": level, "running_minimum_penalty": 3 * level}
         table |= {"accuracy": 0.7 - 0.5 * p_mean, "aurc": area, "augrc": area / 2, "error_auroc": 1 - area}
         table |= {"error_auprc": 1 - area, "cost": 1.0}

@@ -36,6 +36,7 @@ from dropscope.studies.segmentation_measures.strata import divide_by_distance
 
 FLOORS = (1e-10, 1e-3)  # beside the 1e-7 of the definition: the ranking by this measure depends on it
 FOUR = m.SEGMENTATION
+ROUNDS = 7  # of timing
 _IGNORED = 255
 _VOXELS_AT_ONCE = {"cuda": 1 << 21, "cpu": 1 << 17}
 _AUDITED = 4
@@ -268,10 +269,11 @@ def compute_maps(
 def measure_costs(
     net: nn.Module, prepared: Prepared, case: int, placement: Placement | str, passes: int, seed: int,
     device: torch.device,
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, list[float]]:  # fmt: skip
     """Seconds for one case: `forward` for all passes, and for each measure by itself, its statistics included.
 
-    Passes are kept here, so that a measure is timed without them; the faster of two runs counts.
+    Passes are kept here, so that a measure is timed without them. Every measure is timed in each of a few rounds, after
+    one that is not counted.
     """
     engine = open_engine(net, prepared, [case], placement, passes, seed, device)
     with torch.no_grad(), sealed():
@@ -282,13 +284,13 @@ def measure_costs(
             return [p.movedim(1, -1) for block in engine.samples(0, batch, range(passes)) for p in block.probabilities]
 
         seconds, stored = _time(run_passes, device)
-        costs = {"forward": seconds}
-        for measure in MEASURES:
-            costs[measure.name] = min(
-                _time(lambda measure=measure: _measure_alone(measure, stored), device)[0]  # type: ignore[misc]
-                for _ in range(2)
-            )
-    return costs
+        rounds: dict[str, list[float]] = {"forward": [seconds]}
+        for number in range(ROUNDS + 1):
+            for measure in MEASURES:
+                taken = _time(lambda measure=measure: _measure_alone(measure, stored), device)[0]  # type: ignore[misc]
+                if number:
+                    rounds.setdefault(measure.name, []).append(taken)
+    return rounds
 
 
 def _measure_alone(measure: Measure, stored: Sequence[Tensor]) -> Tensor:

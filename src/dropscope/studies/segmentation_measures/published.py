@@ -1,5 +1,5 @@
 """The paper: "Quantitative Comparison of Monte-Carlo Dropout Uncertainty Measures for Multi-class Segmentation"
-(Camarasa et al., 2020). Its grid, its patients, and the results that `claims` checks.
+(Camarasa et al., 2020). Its grid, its patients, and the results that `claims` checks; margins and least replicates.
 """
 
 from __future__ import annotations
@@ -20,5 +20,7 @@ PAIRS = (
 )
 MARGIN = 0.01  # of AUC-PR: a smaller difference between two measures does not matter
 COST_MARGIN = 0.1  # of the time of the cheapest other measure
+LEAST = (3, 30)  # experiments and patients, or the reverse, below which nothing is decided
+LEAST_ROUNDS = 3  # timings of every measure, likewise
 FAILED_DICE = 0.1  # a network whose mean foreground Dice on the test cases is below did not learn to segment
 DICE = "background .994, wall .764, lumen .885 (Gaussian, rate .3, n_train 69; private images)"

@@ -62,7 +62,7 @@ def write_report(
         words = captions[name.removesuffix(_TRAINED)]
         write_table(folder, name, table, f"{words}; without networks that failed" if name.endswith(_TRAINED) else words)
     best = _best(made["experiments"], exhibits, classes)
-    claims = judge_claims(made["posteriors"], made["pairs"], made["measures"], best)
+    claims = judge_claims(made["posteriors"], made["pairs"], exhibits.about.get("timings", {}), best)
     values = mean_auprc(rows)
     corner = {"test_patients": rows.patient.nunique(), "cases": rows.case.nunique(), "passes": facts["passes"]}
     useless = made["experiments"].set_index("experiment").error_share

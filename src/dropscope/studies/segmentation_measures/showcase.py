@@ -30,8 +30,8 @@ EXHIBITS = "exhibits.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class Exhibits:
-    """`about`: experiment, validation_loss, cases (quality, name, dice), costs, passes. `maps`: "0/image", "0/label",
-    "0/prediction", "0/averaged_variance" …, of case 0, 1, 2."""
+    """`about`: experiment, validation_loss, cases (quality, name, dice), costs and timings, passes. `maps`: "0/image",
+    "0/label", "0/prediction", "0/averaged_variance" …, of case 0, 1, 2."""
 
     about: dict[str, Any]
     maps: dict[str, Tensor]
@@ -57,6 +57,7 @@ def make_exhibits(work: Work, units: Sequence[Network], rows: pd.DataFrame, prep
         kept = {"image": prepared.images[case], "label": prepared.labels[case], "valid": prepared.valid[case]}
         kept |= {"prediction": of_case.prediction, **of_case.values}
         maps |= {f"{place}/{name}": value.contiguous() for name, value in kept.items()}
+    timings = measure_costs(net, prepared, cases[0], placement, work.passes, work.seed, device)
     about = {
         "experiment": experiment.name,
         "placement": placement,
@@ -65,7 +66,8 @@ def make_exhibits(work: Work, units: Sequence[Network], rows: pd.DataFrame, prep
         "passes": work.passes,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         "voxels": int(prepared.labels[0].numel()),
-        "costs": measure_costs(net, prepared, cases[0], placement, work.passes, work.seed, device),
+        "costs": {name: min(seconds) for name, seconds in timings.items()},
+        "timings": timings,
     }
     atomic_write(path, lambda part: save_file(maps, part, {"about": json.dumps(about)}))
     return Exhibits(about, maps)

@@ -121,7 +121,8 @@ def _apart(cells: pd.DataFrame, first: str, second: str) -> Estimate:
     apart = (cells[first] - cells[second]).dropna()
     experiment, patient = (apart.index.get_level_values(kind).to_numpy() for kind in ("experiment", "patient"))
     images = apart.groupby("experiment").transform("size").to_numpy(float)
-    return crossed_mean(apart.to_numpy(), experiment, patient, kinds=("experiments", "patients"), weights=1 / images)
+    kinds = ("experiments", "patients")
+    return crossed_mean(apart.to_numpy(), experiment, patient, kinds=kinds, weights=1 / images, least=published.LEAST)
 
 
 def posteriors(rows: pd.DataFrame) -> pd.DataFrame:

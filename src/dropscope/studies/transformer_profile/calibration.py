@@ -6,6 +6,7 @@ entropy, with the labels of the averaged probabilities.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor
 
 from dropscope import scores
-from dropscope.analysis import bootstrap, interval, resamples
+from dropscope.analysis import absolute_sum_interval, bootstrap, resamples, t_interval
 from dropscope.studies.transformer_profile.rows import PLAIN, Evaluations
 
 REPLICATES = 1_000
+FEWEST_ERRORS = 10  # with fewer, no interval of a risk holds what it promises
 _AT_ONCE = 1 << 20  # resampled items handled at once
 
 # Of (probabilities [..., n, C], labels, correct, predictive entropy, BALD), and the plain pass's correctness
@@ -41,9 +43,32 @@ class ScoreReplicates:
 
     value: dict[str, float]
     replicates: dict[str, Tensor]
+    bins: tuple[np.ndarray, np.ndarray]  # terms of the calibration error: their means, and those of every replicate
+    contexts: int
+    errors: int  # or right answers, where these are fewer
+
+    def freedom(self, name: str) -> int:
+        """Degrees of freedom; risks rest on errors, and with fewer than ten of them have none."""
+        if not name.startswith("aurc"):
+            return self.contexts - 1
+        return min(self.errors, self.contexts) - 1 if self.errors >= FEWEST_ERRORS else 0
 
     def interval(self, name: str) -> tuple[float, float]:
-        return interval(self.replicates[name])
+        """95 %, which contains the value and may reach 0 where chance alone may have made a calibration error."""
+        if self.freedom(name) < 1:
+            return math.nan, math.nan
+        if name == "ece":
+            return absolute_sum_interval(*self.bins, self.freedom(name))
+        return t_interval(
+            self.value[name], self.replicates[name].numpy(), self.freedom(name), log=name.startswith("aurc")
+        )
+
+    def apart(self, plain: ScoreReplicates, name: str) -> tuple[float, float]:
+        """95 % interval of the difference to the deterministic pass."""
+        freedom = min(self.freedom(name), plain.freedom(_rival(name)))
+        if freedom < 1:
+            return math.nan, math.nan
+        return t_interval(difference(self, plain, name), paired_difference(self, plain, name).numpy(), freedom)
 
 
 Key = tuple[str, str, str]  # model, configuration, group
@@ -64,7 +89,9 @@ def replicate(e: Evaluations, replicates: int = REPLICATES, seed: int = 0) -> di
                     enough = len(set(contexts)) > 1
                     drawn[contexts] = resamples(len(items), contexts, replicates, seed) if enough else []
                 plain = e.outcomes(model, PLAIN, group) if e.has(model, PLAIN) else None
-                scored[model, configuration, group] = _scored(_tensors(items, plain), drawn[contexts])
+                scored[model, configuration, group] = _scored(
+                    _tensors(items, plain), drawn[contexts], len(set(contexts))
+                )
     return scored
 
 
@@ -88,7 +115,7 @@ def difference_table(scored: Mapping[Key, ScoreReplicates]) -> pd.DataFrame:
         if configuration == PLAIN or plain is None:
             continue
         for name in SCORES:
-            low, high = interval(paired_difference(noisy, plain, name))
+            low, high = noisy.apart(plain, name)
             rows.append({
                 "model": model, "configuration": configuration, "group": group, "score": name,
                 "deterministic": plain.value[_rival(name)], "mc": noisy.value[name],
@@ -123,13 +150,17 @@ def _tensors(items: pd.DataFrame, plain: pd.DataFrame | None) -> dict[str, Tenso
     return tensors | {"plain_correct": torch.tensor(right.correct.to_numpy(bool, copy=True))}
 
 
-def _scored(tensors: Mapping[str, Tensor], indices: Sequence[Tensor]) -> ScoreReplicates:
+def _scored(tensors: Mapping[str, Tensor], indices: Sequence[Tensor], contexts: int) -> ScoreReplicates:
     value = {name: float(score(tensors)) for name, score in SCORES.items()}
+    right = int(tensors["correct"].sum())
+    errors = min(right, len(tensors["correct"]) - right)
+    terms = scores.calibration_terms(scores.confidences_of(tensors["probability"], tensors["label"]))[:, :-2].numpy()
+    bins = terms.mean(0), np.stack([terms[chosen.numpy()].mean(0) for chosen in indices]) if indices else terms[:0]
     if not indices:
-        return ScoreReplicates(value, {name: torch.empty(0, dtype=torch.float64) for name in SCORES})
+        return ScoreReplicates(value, {name: torch.empty(0, dtype=torch.float64) for name in SCORES}, bins, 1, errors)
 
     def on_resamples(chosen: Tensor) -> dict[str, Tensor]:
         drawn = {name: values[chosen] for name, values in tensors.items()}
         return {name: score(drawn) for name, score in SCORES.items()}
 
-    return ScoreReplicates(value, bootstrap(on_resamples, indices, _AT_ONCE))
+    return ScoreReplicates(value, bootstrap(on_resamples, indices, _AT_ONCE), bins, contexts, errors)

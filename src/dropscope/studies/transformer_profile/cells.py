@@ -7,13 +7,15 @@ that are above chance on the other half of the contexts, so that no model is cho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from dropscope.analysis import Estimate, crossed_difference, crossed_mean, over_networks
+from dropscope.report import ALPHA, Verdict
 from dropscope.studies.transformer_profile.levels import chance_of
+from dropscope.studies.transformer_profile.published import CHANCE_MARGIN, LEAST, TESTS_OF_A_FAMILY
 from dropscope.studies.transformer_profile.rows import OVERALL, PLAIN, Evaluations
 
 KINDS = ("models", "contexts")
@@ -171,12 +173,37 @@ def _flips(items: pd.DataFrame) -> pd.Series:
 def _sum_of(cells: pd.DataFrame, value: float, influence: np.ndarray, level: float = 0.95) -> Estimate:
     """A weighted sum of cells, from what each contributes to its error: the crossed mean of pseudo-values."""
     pseudo = value + len(cells) * (influence - influence.mean()) if len(cells) else influence
-    return crossed_mean(pseudo, cells.model.to_numpy(), cells.context.to_numpy(), kinds=KINDS, level=level)
+    return crossed_mean(pseudo, cells.model.to_numpy(), cells.context.to_numpy(), kinds=KINDS, least=LEAST, level=level)
+
+
+def collapsed(e: Evaluations, model: str, configuration: str | None, models: int) -> bool:
+    """Whether a model's accuracy falls beyond .05/15 (the paper's level), and lies below chance plus the margin at a
+    level that holds for as many models at once."""
+    if configuration is None:
+        return False
+    items = e.outcomes(model, configuration, OVERALL)
+    means, before = (_by_context(e.outcomes(model, name, OVERALL)) for name in (configuration, PLAIN))
+    fell = over_networks((means - before).tolist())
+    level = over_networks(means.tolist(), 1 - 2 * ALPHA / max(models, 1))  # one side
+    return fell.value < 0 and fell.p < ALPHA / TESTS_OF_A_FAMILY and level.high < chance_of(items)[0] + CHANCE_MARGIN
+
+
+def collapse_verdict(fallen: Sequence[str], low: Sequence[str], able: Sequence[str]) -> Verdict:
+    """Of models that are above chance without dropout: those not above it with dropout, and those down beyond doubt."""
+    if fallen:
+        return "supported"
+    return "undecided" if low or len(able) < LEAST[0] else "contradicted"
+
+
+def _by_context(items: pd.DataFrame) -> pd.Series:
+    return right(items).groupby(items.context.to_numpy()).mean()
 
 
 def mean_of(cells: pd.DataFrame) -> Estimate:
     """Mean over cells."""
-    return crossed_mean(cells.value.to_numpy(float), cells.model.to_numpy(), cells.context.to_numpy(), kinds=KINDS)
+    return crossed_mean(
+        cells.value.to_numpy(float), cells.model.to_numpy(), cells.context.to_numpy(), kinds=KINDS, least=LEAST
+    )
 
 
 def between_models(cells: pd.DataFrame, first: set[str]) -> Estimate:
@@ -184,7 +211,7 @@ def between_models(cells: pd.DataFrame, first: set[str]) -> Estimate:
     side = cells.model.isin(first).to_numpy()
     return crossed_difference(
         cells.value.to_numpy(float), cells.model.to_numpy(), cells.context.to_numpy(), side, {True: 1, False: -1},
-        kinds=KINDS,
+        kinds=KINDS, least=LEAST,
     )  # fmt: skip
 
 
@@ -193,7 +220,7 @@ def between_groups(cells: pd.DataFrame, first: str, second: str) -> Estimate:
     part = cells[cells["group"].isin((first, second))]
     return crossed_difference(
         part.value.to_numpy(float), part.model.to_numpy(), part.context.to_numpy(), part["group"].to_numpy(),
-        {first: 1, second: -1}, kinds=KINDS,
+        {first: 1, second: -1}, kinds=KINDS, least=LEAST,
     )  # fmt: skip
 
 
@@ -203,5 +230,11 @@ def gap_between_models(cells: pd.DataFrame, members: set[str], first: str, secon
     sides = list(zip(part.model.isin(members), part["group"], strict=True))
     signs: dict[Hashable, float] = {(True, first): 1, (True, second): -1, (False, first): -1, (False, second): 1}
     return crossed_difference(
-        part.value.to_numpy(float), part.model.to_numpy(), part.context.to_numpy(), sides, signs, kinds=KINDS
+        part.value.to_numpy(float),
+        part.model.to_numpy(),
+        part.context.to_numpy(),
+        sides,
+        signs,
+        kinds=KINDS,
+        least=LEAST,
     )

@@ -17,7 +17,7 @@ import pandas as pd
 from dropscope.analysis import Estimate, over_networks, rank_correlation, sign_test
 from dropscope.report import Claim, Evidence, Verdict, decide, decide_all, format_estimate
 from dropscope.studies.transformer_profile import cells, published
-from dropscope.studies.transformer_profile.comparisons import READINGS, gaps, kind_gap, over_models
+from dropscope.studies.transformer_profile.comparisons import READINGS, family_estimate, gaps, kind_gap, over_models
 from dropscope.studies.transformer_profile.levels import pick
 from dropscope.studies.transformer_profile.published import LARGE, MARGIN, ROBUST, SMALL
 from dropscope.studies.transformer_profile.robustness import robustness_claims
@@ -35,6 +35,7 @@ from dropscope.studies.transformer_profile.tables import Findings
 FEWEST = LEAST_MODELS
 _POINTS = f"± {MARGIN:g} of accuracy"
 _OVER = "over models and contexts"
+_LEAST_POINTS = 0.5  # of a drop, below which its ratio to another is noise
 
 
 def judge_claims(f: Findings) -> list[Claim]:
@@ -70,27 +71,21 @@ def _deterministic_beats_mc(f: Findings) -> Claim:
 
 def _collapse(f: Findings) -> Claim:
     floors = pd.DataFrame({name: pick(f.levels, name, OVERALL, "floor") for name in (PLAIN, f.e.mc)}).dropna()
-    able = floors[floors[PLAIN] == ""]
-    low = [str(name) for name in able.index if able[f.e.mc][name]]
-    fallen = [name for name in low if _fell(f, name)]
-    verdict: Verdict = "supported" if fallen else "undecided" if low or len(able) < FEWEST else "contradicted"
+    able = [str(name) for name in floors.index[floors[PLAIN] == ""]]
+    low = [name for name in able if floors[f.e.mc][name]]
+    fallen = [name for name in low if cells.collapsed(f.e, name, f.e.mc, len(able))]
     return Claim(
         "collapse",
         "Rates of .1/.1 at inference bring some fine-tuned models down to chance",
         "roberta-base-squad2 .735 → .497, albert-base-v2 .640 → .489",
-        f"{len(low)} of {len(able)} models that are above chance without dropout are at chance with it, {len(fallen)} "
-        "of them by a drop beyond .05/15" + "".join(f"; {f.e.short_names[name]}" for name in fallen),
-        verdict,
-        "overall accuracy: its 95 % interval over contexts lies above chance without dropout and not with it, and the "
-        "paired bootstrap and t tests over contexts agree",
+        f"{len(low)} of {len(able)} models that are above chance without dropout are not with it, {len(fallen)} of "
+        "them beyond doubt" + "".join(f"; {f.e.short_names[name]}" for name in fallen),
+        cells.collapse_verdict(fallen, low, able),
+        "supported by a model whose accuracy falls at .05/15 and is below the margin at .05 by the number of models; "
+        "contradicted where all stay above chance; t over contexts",
         estimand="whether there is such a model among those evaluated",
-        margin="the interval of the accuracy contains chance",
+        margin=f"less than chance + {published.CHANCE_MARGIN:g}",
     )
-
-
-def _fell(f: Findings, model: str) -> bool:
-    row = f.within[(f.within.model == model) & (f.within.configuration == f.e.mc) & (f.within["group"] == OVERALL)]
-    return bool(row.beyond_05_15.any()) and bool((row.difference < 0).all())
 
 
 def _memory_bias(f: Findings) -> Claim:
@@ -179,10 +174,11 @@ def _small_steady(f: Findings) -> Claim:
         "Small models are the most stable",
         "without a number; baseline std from .000 (gpt-neo-125m, where no dropout was on) to .034 (roberta-base)",
         f"rank correlation of std with parameters: {_difference(estimate, 2)}; steadiest: {first or 'none'}",
-        decide(estimate, "above"),
+        decide(estimate, "above", margin=published.RANK_MARGIN),
         estimate.method,
         estimand="rank correlation of the std over passes with the number of parameters, over models",
-        evidence=(Evidence(estimate, "above", scale="correlation"),),
+        margin=f"± {published.RANK_MARGIN:g} of the rank correlation",
+        evidence=(Evidence(estimate, "above", margin=published.RANK_MARGIN, scale="correlation"),),
     )
 
 
@@ -228,20 +224,21 @@ def _size_claim(
 
 
 def _family(f: Findings) -> Claim:
-    estimate = over_networks(list(f.family_or_size.difference))
+    estimate = family_estimate(f.family_or_size)
     errors = f.family_or_size[["by_family", "by_size"]].sub(f.family_or_size["std"], axis=0).pow(2).mean().pow(0.5)
     return Claim(
         "family_over_size",
         "The family predicts stability better than the size",
         "without a number",
         f"root mean squared error of a left-out model's std: {errors['by_family']:.4f} by family, "
-        f"{errors['by_size']:.4f} by size; difference of squares {_mean(estimate, 6)}"
+        f"{errors['by_size']:.4f} by size; ratio over families {_mean(estimate, 2)}"
         if estimate.n
         else "no two models of a family among four or more",
-        decide(estimate, "above") if estimate.n >= FEWEST else "undecided",
+        decide(estimate, "below", bound=1.0, margin=published.ERROR_MARGIN),
         f"leave one out: mean of the family's other members against a line on log(parameters); {estimate.method}",
-        estimand="difference of squared errors of a left-out model's std, over models",
-        evidence=(Evidence(estimate, "above"),) if estimate.n >= FEWEST else (),
+        estimand="error of a left-out model's std by family over that by size, over families",
+        margin=f"± {100 * published.ERROR_MARGIN:.0f} % of the error by size",
+        evidence=(Evidence(estimate, "below", bound=1.0, margin=published.ERROR_MARGIN, scale="log"),),
     )
 
 
@@ -323,7 +320,7 @@ def _artefacts(f: Findings) -> list[Claim]:
         made.append(Claim(
             "gpt_neo_steady", "GPT-Neo does not react to dropout at all", "baseline std .000",
             f"baseline std {_listed(f, std)}; audit {'passed' if fired else 'FAILED'}",
-            "undecided" if not len(std) or not fired else "contradicted" if (std > 0).all() else "supported",
+            still(list(std)) if fired else "undecided",
             "its config defaults to rates of 0, so nothing was on; here every site that should fire is audited",
             estimand="std over passes, which is 0 or not",
         ))  # fmt: skip
@@ -333,11 +330,21 @@ def _artefacts(f: Findings) -> list[Claim]:
         made.append(Claim(
             "albert_deterministic", "ALBERT varies even without dropout", "deterministic std .0129",
             f"deterministic std {_listed(f, std)}",
-            "undecided" if not len(std) else "contradicted" if (std == 0).all() else "supported",
+            varies(list(std)),
             "its classifier has a dropout of its own, which was left on; std over passes, exactly 0 where all is off",
             estimand="std over passes, which is 0 or not",
         ))  # fmt: skip
     return made
+
+
+def still(stds: list[float]) -> Verdict:
+    """Of "does not vary over passes", which needs no interval: a std is 0 or not."""
+    return "undecided" if not stds else "contradicted" if min(stds) > 0 else "supported"
+
+
+def varies(stds: list[float]) -> Verdict:
+    """Of "varies over passes", likewise."""
+    return "undecided" if not stds else "contradicted" if max(stds) == 0 else "supported"
 
 
 def _counted(differences: pd.Series) -> str:
@@ -375,7 +382,7 @@ def _readings(f: Findings) -> str:
         if MEMORY not in part.index or REASONING not in part.index:
             continue
         memory, reasoning = (100 * float(part["drop"][group]) for group in (MEMORY, REASONING))
-        ratio = f" = {memory / reasoning:.1f}×" if reasoning > 0 and memory > 0 else ""
+        ratio = f" = {memory / reasoning:.1f}×" if min(memory, reasoning) >= _LEAST_POINTS else ""
         readings.append(f"{memory:.1f} against {reasoning:.1f} points{ratio} ({reading})")
     return ", ".join(readings) or "no such drop was measured"
 
@@ -390,9 +397,9 @@ def _listed(f: Findings, values: pd.Series) -> str:
 
 
 def _difference(e: Estimate, digits: int = 3) -> str:
-    return (
-        "too few models" if math.isnan(e.value) else f"{format_estimate(e.value, e.low, e.high, digits)}, p = {e.p:.3g}"
-    )
+    if math.isnan(e.value):
+        return "too few models"
+    return format_estimate(e.value, e.low, e.high, digits) + ("" if math.isnan(e.p) else f", p = {e.p:.3g}")
 
 
 def _mean(e: Estimate, digits: int = 4) -> str:

@@ -7,11 +7,22 @@ passes are never replicates (Cohen's d over passes is printed because the paper'
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from dropscope.analysis import bootstrap_p, cohens_d, difference_of_means, holm, over_clusters, over_networks, paired_d
+from dropscope.analysis import (
+    Estimate,
+    bootstrap_p,
+    cohens_d,
+    difference_of_means,
+    holm,
+    log_over_networks,
+    over_clusters,
+    over_networks,
+    paired_d,
+)
 from dropscope.studies.transformer_profile import published
 from dropscope.studies.transformer_profile.levels import pick
 from dropscope.studies.transformer_profile.rows import (
@@ -80,21 +91,31 @@ def d_over_passes(e: Evaluations, model: str, configuration: str, group: str) ->
 
 
 def attention_or_ffn(e: Evaluations) -> pd.DataFrame:
-    """Which of the two hurts more: run-level accuracy at high attention minus that at high FFN, paired over items."""
-    rows = []
+    """Which of the two hurts more: run-level accuracy at high attention minus that at high FFN, paired over contexts,
+    with Holm's p over the models of a group."""
+    rows, estimates = [], []
     for model in e.names:
         if not e.has(model, HIGH_ATTENTION, HIGH_FFN):
             continue
         for group in e.all_groups:
             first, second = e.outcomes(model, HIGH_ATTENTION, group), e.outcomes(model, HIGH_FFN, group)
-            difference = first.frequency.to_numpy(float) - second.frequency.to_numpy(float)
-            estimate = over_clusters(difference, list(first.context))
-            worse = "FFN" if estimate.low > 0 else "attention" if estimate.high < 0 else "undecided"
+            difference = pd.Series(first.frequency.to_numpy(float) - second.frequency.to_numpy(float))
+            estimate = over_networks(difference.groupby(first.context.to_numpy()).mean().tolist())
+            estimates.append(estimate)
             rows.append({
                 "model": model, "group": group, "difference": estimate.value, "low": estimate.low,
-                "high": estimate.high, "p_t": estimate.p, "hurts_more": worse,
+                "high": estimate.high, "p_t": estimate.p,
             })  # fmt: skip
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows, columns=["model", "group", "difference", "low", "high", "p_t"])
+    table["p_t_holm"] = table.groupby("group")["p_t"].transform(lambda p: holm(p.tolist()))
+    return table.assign(hurts_more=[*map(hurts_more, estimates, table.p_t_holm)])
+
+
+def hurts_more(difference: Estimate, p: float) -> str:
+    """What accuracy at high attention minus that at high FFN says, with the p-value of its family of tests."""
+    if not p < ALPHA or difference.low <= 0 <= difference.high:
+        return "undecided"
+    return "FFN" if difference.low > 0 else "attention"
 
 
 def quartiles(e: Evaluations, levels: pd.DataFrame, stability: pd.DataFrame) -> pd.DataFrame:
@@ -212,6 +233,21 @@ def family_or_size(stability: pd.DataFrame) -> pd.DataFrame:
             "difference": (by_size - std[at]) ** 2 - (by_family - std[at]) ** 2,
         })  # fmt: skip
     return pd.DataFrame(rows, columns=["model", "family", "std", "by_family", "by_size", "difference"])
+
+
+def family_estimate(table: pd.DataFrame) -> Estimate:
+    """Of `family_or_size`: root mean squared error by family over that by size, over families, on logarithms.
+
+    Members of one family predict each other, so that families, not models, are the replicates; three are needed.
+    """
+    squares = table[["by_family", "by_size"]].sub(table["std"], axis=0).pow(2).groupby(table.family).mean()
+    known = squares[(squares > 0).all(axis=1)]
+    estimate = log_over_networks(np.sqrt(known.by_family / known.by_size).tolist())
+    words = estimate.method.replace("networks", "families")
+    if estimate.n >= published.LEAST[0]:
+        return replace(estimate, method=words)
+    few = f"{words}, and a verdict needs {published.LEAST[0]}"
+    return replace(estimate, low=math.nan, high=math.nan, p=math.nan, method=few)
 
 
 def _profiles(e: Evaluations, levels: pd.DataFrame, members: list[str]) -> dict[str, pd.Series]:

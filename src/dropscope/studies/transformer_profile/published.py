@@ -98,6 +98,10 @@ MARGIN = 0.02  # of accuracy: a smaller difference does not matter
 ROBUST = 0.05  # a task that loses less than this is called robust
 SCORE_MARGIN = 0.01  # of ECE, Brier score and NLL
 SCALE_MARGIN = 0.05  # of accuracy lost, per tenfold of the parameters: less is called unrelated to scale
+RANK_MARGIN = 0.3  # of a rank correlation: a smaller one does not matter
+ERROR_MARGIN = 0.1  # of the error of a prediction by size: a smaller difference does not matter
+CHANCE_MARGIN = 0.1  # of accuracy: below chance plus this, a model is said to be down at chance
+LEAST = (3, 30)  # models and contexts, or the reverse, below which nothing is decided
 _ABSTRACT = "(abstract)"
 QUOTATIONS = {
     "deterministic_beats_mc": "“53% of models suffer severe accuracy degradation under baseline MC Dropout” "

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import pandas as pd
 
-from dropscope.analysis import interval, simultaneous_intervals
+from dropscope.analysis import simultaneous_intervals
 from dropscope.studies.transformer_profile.calibration import Key, ScoreReplicates, difference, paired_difference
 from dropscope.studies.transformer_profile.rows import OVERALL, PLAIN, Evaluations
 
@@ -116,9 +116,7 @@ def _changes(
     for name in rivals:
         noisy = scored[model, name, group]
         for score in ("accuracy", "aurc_plain_labels", "aurc_plain_labels_bald"):
-            changes[name][score] = Change(
-                difference(noisy, plain, score), *interval(paired_difference(noisy, plain, score))
-            )
+            changes[name][score] = Change(difference(noisy, plain, score), *noisy.apart(plain, score))
     pairs = [(name, score) for name in rivals for score in CRITERIA]
     values = [difference(scored[model, name, group], plain, score) for name, score in pairs]
     drawn = np.stack([paired_difference(scored[model, name, group], plain, score).numpy() for name, score in pairs])

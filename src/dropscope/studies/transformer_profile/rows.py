@@ -15,12 +15,13 @@ import numpy as np
 import pandas as pd
 
 from dropscope.errors import BadInput, Phrase
+from dropscope.studies.transformer_profile.published import LEAST
 
 OVERALL, MEMORY, REASONING = "overall", "memory", "reasoning"
 PLAIN, BASELINE, HIGH_ATTENTION, HIGH_FFN, HIGH_BOTH = (
     "deterministic", "baseline", "high_attention", "high_ffn", "high_both",
 )  # fmt: skip
-LEAST_MODELS = 3  # that decide a claim about models
+LEAST_MODELS = LEAST[0]  # that decide a claim about models
 
 COLUMNS = {
     "models": "model family kind parameters specialised status reason seconds_training learning_rate remarks",

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from dropscope import measures
-from dropscope.analysis import REPLICATES, bootstrap_scores, paired_interval, resamples
+from dropscope import measures, scores
 from dropscope.placement import Placement, PlacementGrid
-from dropscope.runs import Run, sample, sweep, uncertainty
+from dropscope.runs import Run, judge, sample, sweep, uncertainty
 from dropscope.studies.where_to_drop.curves import curve_placements
 from dropscope.studies.where_to_drop.presets import Preset
 from dropscope.studies.where_to_drop.rows import NetworkResult, with_aurc_intervals
@@ -84,20 +83,20 @@ class Evaluation:
         plain = sample(net, "none", task.test[0], passes=1, device=device, progress=False)[0].to(device)
         right = plain.argmax(1) == task.test[1].to(device)
         entropy = measures.plain_entropy(plain)
-        indices = resamples(len(right), task.test_groups, REPLICATES, 0)
-        reference = bootstrap_scores(entropy, right, indices)["aurc"]
+        of_plain = pd.DataFrame({"uncertainty": entropy.cpu().numpy(), "correct": right.cpu().numpy()})
         rows = []
         for row in best.itertuples(index=False):
             table = uncertainty(
                 net, row.placement, task.test, passes, measures=[row.measure], seed=_FRESH_SEED, label="plain",
                 errors=False, device=device, progress=False,
             )  # fmt: skip
-            values = torch.tensor(table[row.measure].to_numpy(copy=True), device=device)
-            ours, theirs = _aurc(values, right), _aurc(entropy, right)
-            low, high = paired_interval(bootstrap_scores(values, right, indices)["aurc"], reference)
+            of_row = of_plain.assign(uncertainty=table[row.measure].to_numpy())
+            judged = judge((row.placement, row.measure, "plain_entropy"), of_row, of_plain, groups=task.test_groups)
+            theirs = float(scores.aurc(entropy, right))
             rows.append(
-                {"placement": row.placement, "measure": row.measure, "aurc": ours, "plain_aurc": theirs,
-                 "difference": ours - theirs, "low": low, "high": high}
+                {"placement": row.placement, "measure": row.measure, "aurc": theirs + judged.difference,
+                 "plain_aurc": theirs, "difference": judged.difference, "low": judged.low, "high": judged.high,
+                 "errors": judged.errors}
             )  # fmt: skip
         return pd.DataFrame(rows)
 
@@ -115,7 +114,3 @@ class Evaluation:
             long = table.melt(id_vars=["id", "correct"], value_vars=names, var_name="measure", value_name="uncertainty")
             tables.append(long.assign(placement=placement).rename(columns={"id": "example"}))
         return pd.concat(tables, ignore_index=True)[["placement", "measure", "example", "uncertainty", "correct"]]
-
-
-def _aurc(values: Tensor, right: Tensor) -> float:
-    return float(bootstrap_scores(values, right, [torch.arange(len(right))])["aurc"][0])

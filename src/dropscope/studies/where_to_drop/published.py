@@ -1,4 +1,4 @@
-"""Published numbers of "Where to Drop" (Benyamina, Jemelen), per task.
+"""Published numbers of "Where to Drop" (Benyamina, Jemelen), per task; margins, least replicates and quotations.
 
 Owns the constants; `claims` compares them with ours. Where the paper leaves open what a number is of, the comment says
 so and every reading is reported.
@@ -45,6 +45,10 @@ class Published:
     early_layers_best: bool = False  # whether it says that the penalty is least with early layers and rises with l_last
 
 
+FACTOR = 2.0  # a published number is met within this factor
+MARGIN, AURC_MARGIN = 0.1, 0.02  # of the mean penalty, and of the mean AURC: a smaller effect does not matter
+USEFUL = 0.3  # a rank correlation of penalty and AURC that makes choosing by the penalty worth while
+LEAST_NETWORKS, LEAST_EXAMPLES = 3, 30  # below, nothing is decided
 NO_IMPACT = (
     "“No statistically significant impact was observed regarding dropout placement (before or after activation layers) "
     "or the total number of masked layers”"

@@ -27,8 +27,8 @@ from dropscope.studies.where_to_drop.claims.trends import (
     shape_claims,
 )
 from dropscope.studies.where_to_drop.claims.usefulness import beats_plain_claims, useful_claims
-from dropscope.studies.where_to_drop.claims.verdicts import IDENTITY, LEAST_EXAMPLES, LEAST_NETWORKS
-from dropscope.studies.where_to_drop.published import published_for
+from dropscope.studies.where_to_drop.claims.verdicts import IDENTITY
+from dropscope.studies.where_to_drop.published import LEAST_EXAMPLES, LEAST_NETWORKS, published_for
 from dropscope.studies.where_to_drop.rows import StudyRows
 from dropscope.studies.where_to_drop.tables import untrained
 

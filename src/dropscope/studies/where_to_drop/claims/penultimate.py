@@ -6,21 +6,24 @@ Owns the claims about which layers to mask; for mammograms also what the paper s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pandas as pd
 
-from dropscope.report import Claim, Evidence, decide, decide_all
+from dropscope.report import Claim, Direction, Evidence, decide, judge
 from dropscope.studies.where_to_drop.claims.verdicts import (
+    AURC_WORDS,
+    MARGIN_WORDS,
     WORDS,
     by_test,
     effect_evidence,
     enough,
-    estimate_of,
     measured,
     of_networks,
+    share,
     with_interval,
 )
-from dropscope.studies.where_to_drop.published import PENULTIMATE, published_for
+from dropscope.studies.where_to_drop.published import AURC_MARGIN, MARGIN, PENULTIMATE, published_for
 from dropscope.studies.where_to_drop.rows import BOTH, JUDGED, StudyRows
 from dropscope.studies.where_to_drop.tables import EARLY, alone_alone, alone_several, find_line
 
@@ -46,11 +49,12 @@ def penultimate_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                         f"mean {layer} alone − mean of several layers {with_interval(mean)}; ratio of the means "
                         f"{with_interval(ratio)}; best − best {with_interval(best)} (chosen on these examples, from "
                         "far more placements of several layers: description)",
-                        decide(estimate_of(mean), "below"),
+                        judge([_evidence(study, mean, "below")]),
                         by_test(mean),
                         quotation=PENULTIMATE,
                         estimand=f"difference of mean {WORDS[score]} over the grid, over networks trained alike",
-                        evidence=(effect_evidence(mean, "below"),),
+                        margin=AURC_WORDS if score == "aurc" else MARGIN_WORDS,
+                        evidence=(_evidence(study, mean, "below"),),
                     )
                 )
             claims += _among_single(study, effects, layer, measure, BOTH, "penalties")
@@ -73,20 +77,21 @@ def _among_single(
     text = "; ".join(
         f"against {other}, {WORDS[score]} {with_interval(value)}" for (other, score), value in known.items()
     )
+    evidence = tuple(
+        _evidence(study, line, "below", f"against {other}, {WORDS[score]}") for (other, score), line in known.items()
+    )
     return [
         Claim(
             f"penultimate-{layer}-{measure}-single" + ("-aurc" if what == "AURC" else ""),
             f"Of all layers masked alone, {layer} has the lowest {what} ({measure})",
             "the penultimate layer alone gives the best calibration; no test",
             f"mean {layer} alone − mean of the other alone: {text}",
-            decide_all([estimate_of(value, "p") for value in known.values()], "below"),
+            judge(evidence),
             "stands if every difference does at .05, falls if one does at .05 by their number; t over networks",
             quotation=PENULTIMATE,
             estimand=f"differences of mean {what} over rates, over networks trained alike",
-            evidence=tuple(
-                effect_evidence(line, "below", f"against {other}, {WORDS[score]}")
-                for (other, score), line in known.items()
-            ),
+            margin=AURC_WORDS if what == "AURC" else MARGIN_WORDS,
+            evidence=evidence,
         )
     ]
 
@@ -135,16 +140,18 @@ def first_layer_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
         if len(known) < len(kinds):
             continue
         text = "; ".join(f"against {words} {with_interval(line)}" for words, line in known.items())
+        evidence = tuple(_evidence(study, line, "above", f"against {words}") for words, line in known.items())
         claims.append(
             Claim(
                 f"highest-{first}-{measure}",
                 f"The {WORDS[score]} of {measure} is highest where {first} alone is masked",
                 f"highest there ({', '.join(f'{value:g}' for value in numbers)}); no test",
                 f"mean {first} alone − mean of the others: {text}",
-                decide_all([estimate_of(line, "p") for line in known.values()], "above"),
+                judge(evidence),
                 "stands if every difference does at .05, falls if one does at .05 by their number; t over networks",
                 estimand="differences of mean penalty over rates and grid, over networks trained alike",
-                evidence=tuple(effect_evidence(line, "above", f"against {words}") for words, line in known.items()),
+                margin=MARGIN_WORDS,
+                evidence=evidence,
             )
         )
     return claims
@@ -164,9 +171,11 @@ def early_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                 Claim(
                     f"last-{measure}", f"The {WORDS[score]} rises with the last masked layer ({measure})",
                     "it rises with l_last, which contradicts the penultimate rule; no test",
-                    f"slope per layer {with_interval(last)}", decide(estimate_of(last), "above"), by_test(last),
+                    f"slope per layer {with_interval(last)}",
+                    judge([_evidence(study, last, "above", steps=len(study.layers) - 1)]), by_test(last),
                     estimand="slope of the penalty on l_last over the grid, over networks trained alike",
-                    evidence=(effect_evidence(last, "above"),),
+                    margin=f"{MARGIN_WORDS}, from the first layer to the last",
+                    evidence=(_evidence(study, last, "above", steps=len(study.layers) - 1),),
                 )
             )  # fmt: skip
         if early is not None:
@@ -175,9 +184,18 @@ def early_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                     f"early-{measure}", f"The {WORDS[score]} is lowest with early layers only ({measure})",
                     "lowest with early layers only; no test",
                     f"first half of the layers only − placements that reach later layers {with_interval(early)}",
-                    decide(estimate_of(early), "below"), by_test(early),
+                    judge([_evidence(study, early, "below")]), by_test(early),
                     estimand="difference of mean penalty over the grid, over networks trained alike",
-                    evidence=(effect_evidence(early, "below"),),
+                    margin=MARGIN_WORDS,
+                    evidence=(_evidence(study, early, "below"),),
                 )
             )  # fmt: skip
     return claims
+
+
+def _evidence(study: StudyRows, line: pd.Series, direction: Direction, name: str = "", steps: float = 1.0) -> Evidence:
+    """A line of the table of effects as a share of the mean score of its measure."""
+    of_line = effect_evidence(line, direction, name)
+    level = float(study.of(line["measure"])[line["score"]].mean())
+    margin = AURC_MARGIN if line["score"] == "aurc" else MARGIN
+    return replace(of_line, estimate=share(of_line.estimate, level, steps), margin=margin)

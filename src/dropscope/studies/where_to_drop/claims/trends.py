@@ -6,6 +6,7 @@ Owns the claims about p_mean, n_layers, skewness and kurtosis, and position.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,20 +14,21 @@ import numpy as np
 import pandas as pd
 
 from dropscope.analysis import Estimate, effect_over_networks
-from dropscope.report import Claim, Direction, Evidence, Verdict, all_of, decide, decide_all
+from dropscope.report import Claim, Direction, Evidence, Verdict, all_of, decide_all
 from dropscope.studies.where_to_drop.claims.verdicts import (
     IDENTITY,
-    MARGIN,
+    MARGIN_WORDS,
     WORDS,
     by_test,
     effect_evidence,
     enough,
     estimate_of,
     moves,
+    share,
     share_evidence,
     with_interval,
 )
-from dropscope.studies.where_to_drop.published import NO_IMPACT, published_for
+from dropscope.studies.where_to_drop.published import MARGIN, NO_IMPACT, published_for
 from dropscope.studies.where_to_drop.rows import BOTH, StudyRows
 from dropscope.studies.where_to_drop.tables import BEFORE_AFTER, INPUT_AFTER, find_line
 
@@ -61,7 +63,7 @@ def p_mean_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
     first, second = (claims.get(name) for name in ("predictive_entropy", "variation_predicted"))
     if first is None or second is None:
         return list(claims.values())
-    both = Claim(
+    together = Claim(
         "p_mean-opposite",
         "p_mean acts in opposite directions on predictive_entropy and variation_predicted",
         "predictive_entropy rises, variation_predicted falls",
@@ -75,7 +77,7 @@ def p_mean_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
             for one in claim.evidence
         ),
     )
-    return [*claims.values(), both]
+    return [*claims.values(), together]
 
 
 def _steps(study: StudyRows, measure: str, score: str) -> str:
@@ -102,11 +104,11 @@ def layer_count_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                 f"The number of masked layers has no impact on the penalty ({measure})",
                 "no significant impact; figure 9, expected entropy: means with bands; no number, no test",
                 text,
-                all_of([_without_effect(_from_one_to_all(study, one), _level(study, one)) for one in known]),
+                _without_effect([share(_from_one_to_all(study, one), _level(study, one)) for one in known]),
                 f"t over networks of the slope times {len(study.layers) - 1}; {_margin_words()}; {by_test(known[0])}",
                 quotation=NO_IMPACT,
                 estimand="change of the mean penalty from one masked layer to all, by its slope, over networks",
-                margin=f"± {100 * MARGIN:.0f} % of the mean score",
+                margin=MARGIN_WORDS,
                 evidence=tuple(
                     share_evidence(_from_one_to_all(study, one), _level(study, one), WORDS[one["score"]])
                     for one in known
@@ -125,7 +127,8 @@ def shape_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
         if line is None or rank is None or math.isnan(line["value"]):
             continue
         values = study.of(measure)[quantity]
-        change, level = _times(estimate_of(line, "p"), float(values.max() - values.min())), _level(study, line)
+        level, range_ = _level(study, line), float(values.max() - values.min())
+        change = _times(estimate_of(line, "p"), range_)
         claims.append(
             Claim(
                 f"{quantity}-{measure}",
@@ -134,11 +137,11 @@ def shape_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                 f"from the least {quantity} ({values.min():.3g}) to the greatest ({values.max():.3g}) "
                 f"{with_interval(change)}, of a mean of {level:.3g}; rank correlation over placements within a network "
                 f"{with_interval(rank)}",
-                moves(change, estimate_of(rank, "p"), MARGIN * level),
+                moves(share(change, level), estimate_of(rank, "p")),
                 f"slope and rank correlation must agree, in either direction; {by_test(line)}",
                 estimand=f"change of the mean penalty over the range of {quantity}, by its slope, over networks; "
                 "placements of one layer have none and are left out",
-                margin=f"± {100 * MARGIN:.0f} % of the mean score",
+                margin=MARGIN_WORDS,
             )
         )
     return claims
@@ -168,8 +171,8 @@ def _level(study: StudyRows, line: pd.Series) -> float:
     return float(study.of(line["measure"])[line["score"]].mean())
 
 
-def _without_effect(estimate: Estimate, level: float) -> Verdict:
-    return decide(estimate, "same", margin=MARGIN * level)
+def _without_effect(shares: Sequence[Estimate]) -> Verdict:
+    return decide_all(shares, "same", margin=MARGIN)
 
 
 def position_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
@@ -178,21 +181,21 @@ def position_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
     if len(both_positions):
         largest = float(both_positions["largest"].max())
         same = largest == 0
-        verdicts = [_without_effect(estimate_of(one), _mean(study, one)) for _, one in both_positions.iterrows()]
+        shares = [share(estimate_of(one), _mean(study, one)) for _, one in both_positions.iterrows()]
         claims.append(
             Claim(
                 "position-before-after",
                 "Masking before or after the activation makes no difference",
                 "not statistically significant; no test",
                 f"largest difference of any score, measure and network: {largest:.3g}",
-                "supported" if same else all_of(verdicts),
+                "supported" if same else _without_effect(shares),
                 f"{IDENTITY}: a non-negative mask commutes with a positively homogeneous activation (ReLU, LeakyReLU), "
                 "so the rows are equal to the last digit"
                 if same
                 else _margin_words(),
                 quotation=NO_IMPACT,
                 estimand="paired difference of every score over the grid",
-                margin=f"± {100 * MARGIN:.0f} % of the mean score",
+                margin=MARGIN_WORDS,
             )
         )
     if study.inputs is not None and not (effects["effect"] == INPUT_AFTER).any():
@@ -222,11 +225,11 @@ def position_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                 f"Masking the inputs of the layers instead of their activations makes no difference ({measure})",
                 "positions: not statistically significant (the authors' code masks inputs); no test",
                 f"on the inputs − after the activation: {text}",
-                all_of([_without_effect(estimate_of(one), _mean(study, one)) for one in known]),
+                _without_effect([share(estimate_of(one), _mean(study, one)) for one in known]),
                 f"paired by the rates of all layers; {_margin_words()}; {by_test(known[0])}",
                 quotation=NO_IMPACT,
                 estimand="paired difference of both penalties over the grid, over networks trained alike",
-                margin=f"± {100 * MARGIN:.0f} % of the mean score",
+                margin=MARGIN_WORDS,
                 evidence=tuple(
                     share_evidence(estimate_of(one), _mean(study, one), WORDS[one["score"]]) for one in known
                 ),
@@ -236,9 +239,7 @@ def position_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
 
 
 def _margin_words() -> str:
-    return (
-        f"supported by an interval within ± {100 * MARGIN:.0f} % of the mean score, contradicted by one wholly beyond"
-    )
+    return f"supported by an interval within {MARGIN_WORDS}, contradicted by one wholly beyond"
 
 
 def _mean(study: StudyRows, one: pd.Series) -> float:

@@ -5,13 +5,15 @@ Owns these two. A penalty alone cannot show either.
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 from scipy import stats
 
-from dropscope.analysis import Estimate, effect_over_networks, over_networks
-from dropscope.report import ALPHA, Claim, Evidence, Verdict, any_of, decide, decide_all
+from dropscope.analysis import Estimate, effect_over_networks, over_networks, t_factor
+from dropscope.report import ALPHA, Claim, Evidence, decide_all, judge
+from dropscope.runs import LEAST_ERRORS
 from dropscope.studies.where_to_drop.claims.verdicts import (
-    USEFUL,
     WORDS,
     by_test,
     effect_evidence,
@@ -19,6 +21,7 @@ from dropscope.studies.where_to_drop.claims.verdicts import (
     estimate_of,
     with_interval,
 )
+from dropscope.studies.where_to_drop.published import AURC_MARGIN, USEFUL
 from dropscope.studies.where_to_drop.rows import BOTH, PLAIN, StudyRows
 from dropscope.studies.where_to_drop.tables import chosen, find_line
 
@@ -72,17 +75,16 @@ def beats_plain_claims(study: StudyRows) -> list[Claim]:
         f"on the test examples themselves {', '.join(map(str, better))} of {count:,} rows per network have a lower "
         "AURC than the plain entropy (selected after the fact: description)"
     )
-    verdicts: list[Verdict] = []
     evidence: list[Evidence] = []
     texts = []
     level = 1 - ALPHA / max(1, table["measure"].nunique() if len(table) else 1)
     for measure, part in table.groupby("measure", sort=False) if len(table) else ():
         estimate = over_networks(part["difference"].tolist(), level)
-        judged = _of_one(part.iloc[0], level) if study.networks == 1 else enough(estimate)
+        judged = of_one(part.iloc[0], level) if study.networks == 1 else enough(estimate)
         low, high = (judged.low, judged.high) if study.networks == 1 else (estimate.low, estimate.high)
-        verdicts.append(decide(judged, "below", alpha=1 - level))
-        plainly = _of_one(part.iloc[0], 0.95) if study.networks == 1 else enough(over_networks([*part["difference"]]))
-        evidence.append(Evidence(plainly, "below", name=str(measure)))
+        margin = AURC_MARGIN * float(part["plain_aurc"].mean())
+        plainly = of_one(part.iloc[0], 0.95) if study.networks == 1 else enough(over_networks([*part["difference"]]))
+        evidence.append(Evidence(plainly, "below", margin=margin, name=str(measure)))
         placements = ", ".join(dict.fromkeys(part["placement"]))
         texts.append(f"{measure} ({placements}) {estimate.value:+.4f} ({low:+.4f} to {high:+.4f})")
     one = study.networks == 1
@@ -90,7 +92,7 @@ def beats_plain_claims(study: StudyRows) -> list[Claim]:
         "paired bootstrap over the test examples of one network, widened to 1 − .05/measures: says nothing about other "
         "networks" if one else f"t intervals over {study.networks} networks at 1 − .05/measures"
     )  # fmt: skip
-    verdict = any_of(verdicts)
+    verdict = judge(evidence, one_is_enough=True)
     return [
         Claim(
             "beats-plain",
@@ -101,6 +103,7 @@ def beats_plain_claims(study: StudyRows) -> list[Claim]:
             how if texts else "no choice was made on validation examples",
             estimand="difference of AURC of one choice per measure, "
             + ("over test examples" if one else "over networks"),
+            margin=f"± {100 * AURC_MARGIN:.0f} % of the plain AURC",
             evidence=tuple(evidence),
             one_is_enough=True,
         )
@@ -122,13 +125,14 @@ def _least(values: pd.Series) -> pd.Series:
     return values == values.min()
 
 
-def _of_one(row: pd.Series, level: float) -> Estimate:
-    """One network's difference: its 95 % bootstrap interval at another level by the ratio of normal quantiles, and the
-    normal p-value of the end that is nearer to 0."""
-    value = float(row["difference"])
-    factor = float(stats.norm.ppf((1 + level) / 2) / stats.norm.ppf(0.975))
-    low, high = (value + factor * (float(row[end]) - value) for end in ("low", "high"))
-    towards = value - low if value > 0 else high - value
-    error = towards / float(stats.norm.ppf((1 + level) / 2))
-    p = float(2 * stats.norm.sf(abs(value) / error)) if error > 0 else 1.0
-    return Estimate(value, low, high, p, 1, "paired bootstrap over the test examples of one network")
+def of_one(row: pd.Series, level: float) -> Estimate:
+    """One network's difference: its 95 % interval (± t·s, as `judge` has it) at another level. With too few errors
+    there is none."""
+    value, errors = float(row["difference"]), int(row.get("errors", LEAST_ERRORS))
+    method = "paired bootstrap over the test examples of one network"
+    if errors < LEAST_ERRORS:
+        return Estimate(value, math.nan, math.nan, math.nan, 1, f"{method}; {errors} errors, and {LEAST_ERRORS} needed")
+    error = (float(row["high"]) - float(row["low"])) / 2 / t_factor(errors - 1)
+    half = t_factor(errors - 1, level) * error
+    p = float(2 * stats.t.sf(abs(value) / error, errors - 1)) if error > 0 else 1.0
+    return Estimate(value, value - half, value + half, p, 1, method)

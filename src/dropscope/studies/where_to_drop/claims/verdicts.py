@@ -14,11 +14,10 @@ import pandas as pd
 
 from dropscope.analysis import Estimate, log_over_networks
 from dropscope.report import Direction, Evidence, Verdict, decide, decide_all, format_estimate
+from dropscope.studies.where_to_drop.published import AURC_MARGIN, FACTOR, LEAST_NETWORKS, MARGIN
 
-FACTOR = 2.0  # a published number is met within this factor
-MARGIN = 0.1  # "no effect": less than this share of the mean score
-USEFUL = 0.3  # a rank correlation of penalty and AURC that makes choosing by the penalty worth while
-LEAST_NETWORKS, LEAST_EXAMPLES = 3, 30  # below, nothing is decided
+MARGIN_WORDS = f"± {100 * MARGIN:.0f} % of the mean score"
+AURC_WORDS = f"± {100 * AURC_MARGIN:.0f} % of the mean AURC"
 
 # How claims name the scores they judge.
 WORDS = {"isotonic_penalty": "isotonic penalty", "rearrangement_penalty": "rearrangement penalty", "aurc": "AURC"}
@@ -38,6 +37,13 @@ def enough(estimate: Estimate) -> Estimate:
     if estimate.n >= LEAST_NETWORKS:
         return estimate
     return replace(estimate, low=math.nan, high=math.nan, p=math.nan)
+
+
+def share(estimate: Estimate, level: float, steps: float = 1.0) -> Estimate:
+    """`steps` times the estimate as a share of the mean score, which margins are of."""
+    factor = steps / level if level > 0 else math.nan
+    value, low, high = (factor * end for end in (estimate.value, estimate.low, estimate.high))
+    return replace(estimate, value=value, low=low, high=high)
 
 
 def of_networks(rows: pd.DataFrame, statistic: Callable[[pd.DataFrame], float], null: float = 1.0) -> Estimate:
@@ -69,10 +75,10 @@ def share_evidence(estimate: Estimate, level: float, name: str) -> Evidence:
     return Evidence(replace(estimate, value=value, low=low, high=high), "same", margin=MARGIN, name=name)
 
 
-def moves(change: Estimate, rank: Estimate, margin: float) -> Verdict:
-    """Whether a score moves with a quantity, in a direction that the paper does not give: the change from end to end
-    and the rank correlation must agree. A change within the margin is none."""
-    if decide(change, "same", margin=margin) == "supported":
+def moves(change: Estimate, rank: Estimate) -> Verdict:
+    """Whether a score moves with a quantity, in a direction that the paper does not give: the change from end to end,
+    as a share of the mean score, and the rank correlation must agree. A change within the margin is none."""
+    if decide(change, "same", margin=MARGIN) == "supported":
         return "equivalent"
     either = (decide_all([change, rank], way) for way in ("above", "below"))
     return "supported" if "supported" in either else "undecided"
