@@ -18,7 +18,7 @@ from dropscope.studies.segmentation_measures.claims import cost_ratios, cost_ver
 from dropscope.studies.segmentation_measures.evaluation import FOUR, ROUNDS
 from dropscope.studies.transformer_profile import cells
 from dropscope.studies.transformer_profile import published as profile
-from dropscope.studies.transformer_profile.claims import still, varies
+from dropscope.studies.transformer_profile.artefacts import still, varies
 from dropscope.studies.transformer_profile.comparisons import family_estimate, family_or_size, hurts_more
 from dropscope.studies.where_to_drop.claims.numbers import accuracy_estimate, of_batches
 from dropscope.studies.where_to_drop.claims.usefulness import of_one

@@ -15,8 +15,9 @@ import numpy as np
 import pandas as pd
 
 from dropscope.analysis import Estimate, over_networks, rank_correlation, sign_test
-from dropscope.report import Claim, Evidence, Verdict, decide, decide_all, format_estimate
+from dropscope.report import Claim, Evidence, decide, decide_all, format_estimate
 from dropscope.studies.transformer_profile import cells, published
+from dropscope.studies.transformer_profile.artefacts import artefact_claims
 from dropscope.studies.transformer_profile.comparisons import READINGS, family_estimate, gaps, kind_gap, over_models
 from dropscope.studies.transformer_profile.levels import pick
 from dropscope.studies.transformer_profile.published import LARGE, MARGIN, ROBUST, SMALL
@@ -43,7 +44,7 @@ def judge_claims(f: Findings) -> list[Claim]:
     judged = [
         _deterministic_beats_mc(f), _collapse(f), _memory_bias(f), _decoder_gap(f), _memory_fragile(f),
         _reasoning_robust(f), _small_steady(f), _mid_sized_best(f), _large_remember(f), _family(f), _specialised(f),
-        _calibration(f), *robustness_claims(f), _consistency(f), *_artefacts(f),
+        _calibration(f), *robustness_claims(f), _consistency(f), *artefact_claims(f),
     ]  # fmt: skip
     quoted = [replace(claim, quotation=published.QUOTATIONS.get(claim.name, "")) for claim in judged]
     if len(f.e.names) >= FEWEST:
@@ -310,43 +311,6 @@ def _consistency(f: Findings) -> Claim:
     )
 
 
-def _artefacts(f: Findings) -> list[Claim]:
-    """Published spreads that are settings left on or off, where a model of that family was evaluated."""
-    made = []
-    neo = _of_family(f, "gpt_neo")
-    if len(neo) and f.e.mc is not None:
-        std = pick(f.levels, f.e.mc, OVERALL, "std").reindex(neo).dropna()
-        fired = all(bool(f.e.setting(name, f.e.mc).audit_ok) for name in std.index)
-        made.append(Claim(
-            "gpt_neo_steady", "GPT-Neo does not react to dropout at all", "baseline std .000",
-            f"baseline std {_listed(f, std)}; audit {'passed' if fired else 'FAILED'}",
-            still(list(std)) if fired else "undecided",
-            "its config defaults to rates of 0, so nothing was on; here every site that should fire is audited",
-            estimand="std over passes, which is 0 or not",
-        ))  # fmt: skip
-    albert = _of_family(f, "albert")
-    if len(albert):
-        std = pick(f.levels, PLAIN, OVERALL, "std").reindex(albert).dropna()
-        made.append(Claim(
-            "albert_deterministic", "ALBERT varies even without dropout", "deterministic std .0129",
-            f"deterministic std {_listed(f, std)}",
-            varies(list(std)),
-            "its classifier has a dropout of its own, which was left on; std over passes, exactly 0 where all is off",
-            estimand="std over passes, which is 0 or not",
-        ))  # fmt: skip
-    return made
-
-
-def still(stds: list[float]) -> Verdict:
-    """Of "does not vary over passes", which needs no interval: a std is 0 or not."""
-    return "undecided" if not stds else "contradicted" if min(stds) > 0 else "supported"
-
-
-def varies(stds: list[float]) -> Verdict:
-    """Of "varies over passes", likewise."""
-    return "undecided" if not stds else "contradicted" if max(stds) == 0 else "supported"
-
-
 def _counted(differences: pd.Series) -> str:
     """In how many models a difference is above 0, in words: a description, for models share their items."""
     known = differences.dropna().round(9)  # equal accuracies may differ in the last bit
@@ -385,15 +349,6 @@ def _readings(f: Findings) -> str:
         ratio = f" = {memory / reasoning:.1f}×" if min(memory, reasoning) >= _LEAST_POINTS else ""
         readings.append(f"{memory:.1f} against {reasoning:.1f} points{ratio} ({reading})")
     return ", ".join(readings) or "no such drop was measured"
-
-
-def _of_family(f: Findings, family: str) -> list[str]:
-    known = f.e.models.family.astype(str).str.lower().str.replace("-", "_")
-    return [str(name) for name in f.e.models.model[known == family]]
-
-
-def _listed(f: Findings, values: pd.Series) -> str:
-    return ", ".join(f"{value:.4f} ({f.e.short_names[str(name)]})" for name, value in values.items()) or "not measured"
 
 
 def _difference(e: Estimate, digits: int = 3) -> str:
