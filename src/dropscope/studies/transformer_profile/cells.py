@@ -100,7 +100,9 @@ def above_chance(e: Evaluations, group: str) -> set[tuple[str, int]]:
         means = right(items).groupby(items.context.to_numpy()).mean()
         side = means.index.map(lambda context: half[str(context)])
         for part in (0, 1):
-            if over_networks(means[side == part].tolist()).low > chance:  # contexts here, by the same t
+            found_here = over_networks(means[side == part].tolist())  # contexts here, by the same t
+            alike = found_here.n > 1 and math.isnan(found_here.low)  # such as all of them right
+            if (found_here.value if alike else found_here.low) > chance:
                 found.add((model, part))
     return found
 
