@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import shutil
+import subprocess
 import zipfile
 from dataclasses import replace
 from functools import partial
@@ -17,7 +19,9 @@ from torch import Tensor, nn
 from dropscope.errors import BadInput
 from dropscope.report.claims import Claim
 from dropscope.report.figures import evidence
-from dropscope.report.writing import claim_folder, latex, new_figure, write_figure, write_summary, write_table
+from dropscope.report.summaries import by_variant, write_summary
+from dropscope.report.typesetting import latex
+from dropscope.report.writing import claim_folder, new_figure, write_figure, write_table
 from dropscope.studies.training import History, Recipe, fit, load_weights, save_weights, trained_once
 from support.broken_checkpoints import BROKEN
 from support.errors import refused
@@ -28,13 +32,56 @@ def claim(verdict: str) -> Claim:
 
 
 def test_a_summary_counts_its_verdicts_and_says_what_is_smaller(tmp_path: Path) -> None:
-    at = write_summary(
-        tmp_path, "Title", ["Text."], [claim("supported"), claim("supported"), claim("undecided")], ["T"]
-    )
-    text = at.read_text()
-    assert "supported: 2, contradicted: 0, equivalent: 0, undecided: 1." in text
-    assert text.index("## Claims") < text.index("**It supported** — supported") < text.index("- T")
+    claims = [claim("undecided"), claim("supported"), claim("contradicted")]
+    summary = write_summary(tmp_path, "Title", ["Use A.", "Not B."], claims, ["Text."], ["T"])
+    text = (tmp_path / "summary.md").read_text()
+    order = ["# Title", "1. Use A.", "2. Not B.", "3 claims: 1 supported", "| supported | It supported |", "Text."]
+    places = [text.index(part) for part in (*order, "**It supported — supported**", "- T")]
+    assert places == sorted(places)
+    assert summary.answer == ("Use A.", "Not B.")
+    assert summary.verdicts.verdict.tolist() == ["supported", "contradicted", "undecided"]  # decided ones first
     assert (tmp_path / "tables" / "claims.csv").exists()
+
+
+def test_claims_that_differ_in_one_word_share_a_line_and_what_they_have_in_common(tmp_path: Path) -> None:
+    def of(measure: str, verdict: str) -> Claim:
+        words = (f"n {measure}", f"It falls ({measure})", "said", f"here {measure}", verdict, "by t")
+        return Claim(*words, quotation="a quotation")  # type: ignore[arg-type]
+
+    claims = [of("a", "supported"), of("b", "undecided"), of("c", "supported"), claim("undecided")]
+    summary = write_summary(tmp_path, "Title", [], claims, [], None, by_variant("a", "b", "c"))
+    lines = summary.verdicts.set_index(["claim", "verdict"]).here
+    assert lines["It falls", "supported"] == "a, c"
+    assert lines["It falls", "undecided"] == "b"
+    text = (tmp_path / "summary.md").read_text()
+    assert text.count("a quotation") == 1
+    assert all(f"here {measure}" in text for measure in "abc")
+    assert "Smaller" not in text
+
+
+HARD = "− ↑ ↓ → ≤ ≥ × ± σ Δ μ “q” – … ² ½ é ü ł [x] *y <a> | ^ ~ \\ & % $ # _ { } ` ' \" † 中 ✓ \n"
+
+
+def test_latex_is_ascii_whatever_a_table_holds() -> None:
+    text = latex(pd.DataFrame({HARD: [HARD, "[1] *", "−0.1"]}), HARD, "l")
+    assert text.isascii()
+    for sign in "&%$#_":
+        assert f"\\{sign}" in text
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_latex_compiles(tmp_path: Path) -> None:
+    table = pd.DataFrame({HARD: [HARD, "[1]", "*"], "value ↓": [0.1, float("nan"), -3.0], "long": ["word " * 30] * 3})
+    long = write_table(tmp_path, "one_1", table, HARD)[2].read_text()
+    short = write_table(tmp_path, "two", table[["value ↓"]], HARD)[2].read_text()
+    page = (
+        f"\\documentclass{{article}}\\usepackage{{booktabs,longtable}}\\begin{{document}}{long}{short}\\end{{document}}"
+    )
+    (tmp_path / "page.tex").write_text(page)
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
+    made = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+    assert made.returncode == 0, made.stdout.decode(errors="replace")[-1000:]
+    assert (tmp_path / "page.pdf").exists()
 
 
 def test_a_table_comes_in_three_forms_and_a_figure_in_two(tmp_path: Path) -> None:
@@ -52,7 +99,7 @@ def test_a_table_comes_in_three_forms_and_a_figure_in_two(tmp_path: Path) -> Non
 
 
 def test_latex_has_as_many_columns_as_the_table() -> None:
-    text = latex(pd.DataFrame({"a": [1], "b": ["x & y"]}), "C", "l")
+    text = latex(pd.DataFrame({"a": ["1"], "b": ["x & y"]}), "C", "l")
     assert "\\begin{tabular}{rl}" in text
     assert "x \\& y" in text
 

@@ -23,6 +23,7 @@ from dropscope.report.registrations import (
     registration_words,
     write_registration,
 )
+from dropscope.report.summaries import Summary, Topic, by_variant, count_verdicts, write_summary
 from dropscope.report.syntheses import PooledClaim, Synthesis, meta
 from dropscope.report.writing import (
     SPEC,
@@ -30,7 +31,6 @@ from dropscope.report.writing import (
     markdown,
     new_figure,
     write_figure,
-    write_summary,
     write_table,
     write_text,
 )
@@ -45,14 +45,18 @@ __all__ = [
     "Direction",
     "Evidence",
     "PooledClaim",
+    "Summary",
     "Synthesis",
+    "Topic",
     "Verdict",
     "accuracy_curves",
     "all_of",
     "any_of",
+    "by_variant",
     "check_registration",
     "claim_folder",
     "claims_table",
+    "count_verdicts",
     "decide",
     "decide_all",
     "evidence",

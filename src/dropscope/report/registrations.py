@@ -23,7 +23,7 @@ from dropscope.errors import BadInput, Phrase
 from dropscope.report.claims import ALPHA, Claim
 
 STATEMENT = "preregistration.json"  # in the folder of a run: what its registration said
-_NOT_OF_THE_RESULT = ("out", "device", "progress", "workers", "preregister")
+_NOT_OF_THE_RESULT = ("out", "device", "progress", "workers", "preregister", "beside")
 _LISTED = 12  # differences in a summary
 
 

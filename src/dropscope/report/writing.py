@@ -1,24 +1,23 @@
-"""Files of a study: tables (CSV, Markdown, LaTeX), figures (PNG, PDF) and one summary that is read first.
+"""Files of a study: tables (CSV, Markdown, LaTeX) and figures (PNG, PDF).
 
-Owns the formats; every file is written atomically. What is in them is up to the study.
+Owns their formats; every file is written atomically. What is in them is up to the study; see `summaries` for the file
+that is read first.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pandas as pd
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from dropscope.atomic import atomic_write, read_json, same_spec
-from dropscope.report.claims import Claim, Verdict, claims_table
-from dropscope.report.registrations import registration_words
+from dropscope.report.typesetting import latex
 
 SPEC = "study.json"  # what a folder's study is of
 
@@ -47,7 +46,7 @@ def write_table(folder: Path, name: str, table: pd.DataFrame, caption: str, digi
     return [
         atomic_write(at.with_suffix(".csv"), lambda part: table.to_csv(part, index=False)),
         write_text(at.with_suffix(".md"), f"{caption}\n\n{markdown(table, digits)}\n"),
-        write_text(at.with_suffix(".tex"), latex(table, caption, name, digits)),
+        write_text(at.with_suffix(".tex"), latex(_printed(table, digits), caption, name)),
     ]
 
 
@@ -74,31 +73,6 @@ def write_figure(folder: Path, name: str, figure: Figure, corner: str) -> list[P
     ]
 
 
-def write_summary(
-    folder: Path, title: str, paragraphs: Sequence[str], claims: Sequence[Claim], smaller: Sequence[str]
-) -> Path:
-    """`summary.md`: what was done, every claim with its verdict, and what is smaller than in the paper."""
-    registered = registration_words(folder, claims)
-    parts = [f"# {title}", *([registered] if registered else []), *paragraphs]
-    if claims:
-        write_table(folder, "claims", claims_table(claims), "Published claims and what was measured here")
-        parts.append("## Claims")
-        counts = Counter(claim.verdict for claim in claims)
-        parts.append(", ".join(f"{verdict}: {counts[verdict]}" for verdict in get_args(Verdict)) + ".")
-        parts += [_claim_words(claim) for claim in claims]
-    parts.append("## Smaller than in the paper")
-    parts.append("\n".join(f"- {line}" for line in smaller) if smaller else "Nothing.")
-    return write_text(folder / "summary.md", "\n\n".join(parts) + "\n")
-
-
-def _claim_words(claim: Claim) -> str:
-    marked = " (arithmetic on published numbers)" if claim.arithmetic else ""
-    lines = {"quoted": claim.quotation, "published": claim.published, "estimand": claim.estimand}
-    lines |= {"margin": claim.margin, "here": claim.ours, "how": claim.how}
-    listed = "\n".join(f"- {name}: {text}" for name, text in lines.items() if text)
-    return f"**{claim.statement}** — {claim.verdict}{marked}\n\n{listed}"
-
-
 def markdown(table: pd.DataFrame, digits: int = 4) -> str:
     """A Markdown table.
 
@@ -107,23 +81,16 @@ def markdown(table: pd.DataFrame, digits: int = 4) -> str:
     |---|---|
     | x\\|y | 0.1235 |
     """
-    rows = [[_cell(value, digits).replace("|", "\\|") for value in row] for row in table.itertuples(index=False)]
+    rows = [[value.replace("|", "\\|") for value in row] for row in _printed(table, digits).itertuples(index=False)]
     head = [str(name).replace("|", "\\|") for name in table.columns]
     lines = ["| " + " | ".join(row) + " |" for row in (head, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
 
-def latex(table: pd.DataFrame, caption: str, label: str, digits: int = 4) -> str:
-    """A LaTeX table (booktabs)."""
-    rows = [" & ".join(_escaped(_cell(value, digits)) for value in row) for row in table.itertuples(index=False)]
-    head = " & ".join(_escaped(str(name)) for name in table.columns)
-    columns = "".join("r" if pd.api.types.is_numeric_dtype(kind) else "l" for kind in table.dtypes)
-    body = " \\\\\n".join(rows)
-    return (
-        f"\\begin{{table}}\n\\centering\n\\caption{{{_escaped(caption)}}}\n\\label{{tab:{label}}}\n"
-        f"\\begin{{tabular}}{{{columns}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body} \\\\\n\\bottomrule\n"
-        "\\end{tabular}\n\\end{table}\n"
-    )
+def _printed(table: pd.DataFrame, digits: int) -> pd.DataFrame:
+    """The same table as texts."""
+    columns = [[_cell(value, digits) for value in column.tolist()] for _, column in table.items()]
+    return pd.DataFrame(dict(enumerate(columns)), dtype=object).set_axis(table.columns, axis=1)
 
 
 def _cell(value: object, digits: int) -> str:
@@ -132,9 +99,3 @@ def _cell(value: object, digits: int) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:.{digits}f}" if abs(value) >= 10**-digits or value == 0 else f"{value:.1e}"
-
-
-def _escaped(text: str) -> str:
-    signs = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "→": r"$\to$"}
-    signs |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
-    return "".join(signs.get(letter, letter) for letter in text)

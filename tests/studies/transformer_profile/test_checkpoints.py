@@ -15,13 +15,13 @@ from dropscope.engine import loop
 from dropscope.errors import AuditFailed
 from dropscope.loading.huggingface import Checkpoint
 from dropscope.placement.placement import Placement
+from dropscope.report.summaries import Summary
 from dropscope.studies.transformer_profile import study
 from dropscope.studies.transformer_profile.checkpoints import kind_of, load_network, read_checkpoints
 from dropscope.studies.transformer_profile.domains import read_hellaswag
 from dropscope.studies.transformer_profile.evaluation import bench, evaluate
 from dropscope.studies.transformer_profile.items import read_items, two_domains
 from dropscope.studies.transformer_profile.options import Options, Plan
-from dropscope.studies.transformer_profile.report import Report
 from dropscope.studies.transformer_profile.tokens import Encoded, encode
 from support import tiny_checkpoints as tiny
 from support.errors import refused
@@ -34,7 +34,7 @@ QUIET: dict[str, Any] = {"device": "cpu", "progress": False}
 
 @pytest.fixture(autouse=True)
 def _no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "write_report", lambda plan, models: Report({}, (), ()))
+    monkeypatch.setattr(study, "write_report", lambda plan, models: (Summary((), (), pd.DataFrame()), {}))
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from dropscope.studies.where_to_drop.options import Options
 from dropscope.studies.where_to_drop.own_model import own_task
 from dropscope.studies.where_to_drop.presets import PRESETS, Preset
 from dropscope.studies.where_to_drop.report import smaller_than_paper
-from dropscope.studies.where_to_drop.rows import load_results
+from dropscope.studies.where_to_drop.rows import load_results, load_study
 from dropscope.studies.where_to_drop.study import Outcome, Plan, plan, run
 from dropscope.studies.where_to_drop.tasks import Task, accuracy
 from support.errors import refused
@@ -205,11 +205,20 @@ def test_the_grid_has_the_papers_size(cifar: CifarImages) -> None:
 # --- the study --------------------------------------------------------------------------------------------------------
 
 
+def test_another_task_stands_beside_this_one_in_figures(done: Path) -> None:
+    study = load_study(done)
+    assert study.passes == 3
+    assert study.task.layers == study.layers
+    assert len(study.rows)
+    with refused("beside"):
+        load_study(done / "figures")
+
+
 def test_a_study_leaves_rows_figures_tables_and_a_summary(done: Path) -> None:
     summary = (done / "summary.md").read_text()
     assert "seed 0" in summary
     assert "3 passes instead of 100" in summary
-    assert "## Claims" in summary
+    assert summary.index("1. ") < summary.index("## Verdicts") < summary.index("## Claims in detail")
     first, second = load_results(done)
     assert len(first.rows) == len(second.rows) == 80 * 2 * 5
     assert {*first.rows.measure} == {

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from dropscope.cli.app import Commands, app
-from dropscope.cli.console import print_json, stdout
+from dropscope.cli.console import print_json, records, stdout
 
 if TYPE_CHECKING:
-    from dropscope.report import Claim
+    from dropscope.report import Summary
 
 study = typer.Typer(cls=Commands, no_args_is_help=True, help="A published study, end to end.")
 app.add_typer(study, name="study")
@@ -31,7 +31,19 @@ def registers(file: str | Path | None, preregister: Callable[[], str], *, as_jso
     return True
 
 
-def print_claims(claims: Iterable[Claim]) -> None:
-    """Prints each claim with its verdict, and the result that decides it."""
-    for claim in claims:
-        stdout().print(f"{claim.verdict}: {claim.statement}\n    {claim.ours}", soft_wrap=True)
+def print_summary(summary: Summary) -> None:
+    """Prints the answer, then every verdict that was reached in a line."""
+    for number, line in enumerate(summary.answer, 1):
+        stdout().print(f"{number}. {line.replace('**', '')}", markup=False, highlight=False)
+    decided = summary.verdicts[summary.verdicts.verdict != "undecided"]
+    if len(decided):
+        stdout().print()
+    for row in decided.itertuples(index=False):
+        stdout().print(f"{row.verdict}: {row.claim} ({row.here})", markup=False, highlight=False)
+
+
+def summary_record(summary: Summary) -> dict[str, Any]:
+    """The same for `--json`, with every claim."""
+    from dropscope.report import claims_table
+
+    return {"answer": list(summary.answer), "claims": records(claims_table(summary.claims))}

@@ -6,7 +6,7 @@ from typing import Any
 
 from dropscope.cli.console import print_json, records, stdout
 from dropscope.cli.options import AsJson, DryRun, takes_records
-from dropscope.cli.studies.group import print_claims, registers, study
+from dropscope.cli.studies.group import print_summary, registers, study, summary_record
 from dropscope.studies.segmentation_measures import Options
 
 
@@ -14,7 +14,6 @@ from dropscope.studies.segmentation_measures import Options
 @takes_records(noises="--noise")
 def run_segmentation_measures(options: Options, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Which uncertainty measure finds the wrong voxels of a segmentation: a grid of trained networks."""
-    from dropscope.report import claims_table
     from dropscope.studies.segmentation_measures import estimate, plan, preregister, run
 
     show = False if as_json else None
@@ -27,11 +26,11 @@ def run_segmentation_measures(options: Options, dry_run: DryRun = False, as_json
         return
     outcome = run(planned, show=show)
     if as_json:
-        claims, measures = records(claims_table(outcome.claims)), records(outcome.tables["measures"])
-        print_json({"folder": str(outcome.folder), "claims": claims, "measures": measures})
+        measures = records(outcome.tables["measures"])
+        print_json({"folder": str(outcome.folder), **summary_record(outcome.summary), "measures": measures})
         return
-    print_claims(outcome.claims)
-    stdout().print(f"tables, figures and summary.md in {outcome.folder}", soft_wrap=True)
+    print_summary(outcome.summary)
+    stdout().print(f"summary.md, figures and tables in {outcome.folder}", soft_wrap=True)
 
 
 def _print_plan(facts: dict[str, Any]) -> None:

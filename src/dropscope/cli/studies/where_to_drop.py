@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dropscope.cli.console import print_json, records, stderr, stdout
+from dropscope.cli.console import print_json, stderr, stdout
 from dropscope.cli.options import AsJson, DryRun, takes_records
-from dropscope.cli.studies.group import print_claims, registers, study
+from dropscope.cli.studies.group import print_summary, registers, study, summary_record
 from dropscope.studies.where_to_drop import Options
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ def run_where_to_drop(
     as_json: AsJson = False,
 ) -> None:
     """Where should dropout go in an image classifier? Trains, sweeps the grid of placements, judges each claim."""
-    from dropscope.report import claims_table
     from dropscope.studies.where_to_drop import plan, preregister, run
 
     chosen = [options]
@@ -43,10 +42,10 @@ def run_where_to_drop(
     answers = []
     for each in plans:
         outcome = run(each, say=stderr().print if as_json else stdout().print)
-        answers.append({"folder": str(outcome.folder), "claims": records(claims_table(outcome.claims))})
+        answers.append({"folder": str(outcome.folder), **summary_record(outcome.summary)})
         if not as_json:
-            print_claims(outcome.claims)
-            stdout().print(f"summary, figures and tables in {outcome.folder}")
+            print_summary(outcome.summary)
+            stdout().print(f"summary.md, figures and tables in {outcome.folder}", soft_wrap=True)
     if as_json:
         print_json({"studies": answers})
 

@@ -1,4 +1,4 @@
-"""What the summary says of networks that came trained: which measure to take on them, if any."""
+"""Which measure to take, if any; and what the summary says of networks that came trained."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ def own_claims(claims: Sequence[Claim], networks: int) -> list[Claim]:
     return [c for c in claims if c.name != "Dice" and (networks >= _FEWEST or c.verdict != "undecided")]
 
 
-def own_words(facts: dict[str, Any], rows: pd.DataFrame) -> list[str]:
-    """The beginning of the summary: what was judged, and which measure to take."""
+def own_words(facts: dict[str, Any]) -> str:
+    """What was judged."""
     _, validation, test = facts["cases"]
-    head = (
+    return (
         f"{len(facts['own'])} network(s) that came trained ({', '.join(facts['own'])}) on {facts['data']}: placement "
         f"{facts['placement']}; {validation} cases for curves of P(error), {test} for the test; region "
         f"{'×'.join(map(str, facts['roi']))}; {facts['passes']} passes."
     )
-    return [recommend(rows), head]
 
 
 def recommend(rows: pd.DataFrame) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 
 from dropscope.errors import BadInput, Phrase
-from dropscope.report import Claim, evidence, write_figure, write_summary, write_table
+from dropscope.report import Summary, evidence, write_figure, write_summary, write_table
 from dropscope.studies.segmentation_measures import figures, published, tables
+from dropscope.studies.segmentation_measures.answers import answer
 from dropscope.studies.segmentation_measures.calibration import calibration_table, calibration_words
 from dropscope.studies.segmentation_measures.claims import judge_claims
 from dropscope.studies.segmentation_measures.evaluation import FOUR
@@ -32,8 +33,8 @@ _PAPER = {
 
 def write_report(
     folder: Path, rows: pd.DataFrame, exhibits: Exhibits, facts: dict[str, Any]
-) -> tuple[list[Claim], dict[str, pd.DataFrame]]:
-    """Writes tables, figures and `summary.md` into the folder, and returns the claims and the tables."""
+) -> tuple[Summary, dict[str, pd.DataFrame]]:
+    """Writes tables, figures and `summary.md` into the folder; returns what it says first, and the tables."""
     if not (rows.errors > 0).any():
         what = "test cases must have misclassified voxels, by which measures are judged"
         remedy = "take harder cases or train on fewer; rows and networks are kept"
@@ -76,12 +77,11 @@ def write_report(
         drawn["reliability"] = reliability_figure(rows), facts["networks"]
     for name, (figure, networks) in drawn.items():
         write_figure(folder, name, figure, evidence(**corner, networks=networks))
-    paragraphs = _paragraphs(facts, best, exhibits, made)
+    details = _paragraphs(facts, best, exhibits, made)
     if facts["own"]:
-        claims = own_claims(claims, len(facts["own"]))
-        paragraphs = own_words(facts, rows) + paragraphs[1:]
-    write_summary(folder, TITLE, paragraphs, claims, _smaller(facts))
-    return claims, made
+        claims, details = own_claims(claims, len(facts["own"])), [own_words(facts), *details[1:]]
+    lines = answer(rows, made["measures"], made["experiments"], claims, facts)
+    return write_summary(folder, TITLE, lines, claims, details, None if facts["own"] else _smaller(facts)), made
 
 
 def _over(rows: pd.DataFrame, costs: dict[str, float]) -> dict[str, pd.DataFrame]:
@@ -148,8 +148,6 @@ def _paragraphs(
 
 
 def _smaller(facts: dict[str, Any]) -> list[str]:
-    if facts["own"]:
-        return ["networks of your own stand in for the paper's: its numbers are not decided"]
     lines = [
         f"{name.replace('_', ' ')}: {facts[name]} instead of {paper}"
         for name, paper in _PAPER.items()

@@ -18,7 +18,15 @@ from dropscope.atomic import output_folder, read_json
 from dropscope.device import as_device
 from dropscope.errors import BadInput, nearest
 from dropscope.model import weights_fingerprint
-from dropscope.report import Claim, check_registration, claim_folder, registration, write_claims, write_registration
+from dropscope.report import (
+    Claim,
+    Summary,
+    check_registration,
+    claim_folder,
+    registration,
+    write_claims,
+    write_registration,
+)
 from dropscope.studies.segmentation_measures import claims as rules_of_claims
 from dropscope.studies.segmentation_measures import published
 from dropscope.studies.segmentation_measures.calibration import ErrorCurve
@@ -115,12 +123,14 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The results: the paper's claims judged, the tables, the rows (experiment × case × measure), and their folder."""
+    """The results: claims judged, tables, rows (experiment × case × measure), their folder, and what the summary says
+    first."""
 
     folder: Path
     claims: tuple[Claim, ...]
     tables: dict[str, pd.DataFrame]
     rows: pd.DataFrame
+    summary: Summary
 
 
 def plan(options: Options, *, show: bool | None = None) -> Plan:
@@ -230,9 +240,9 @@ def run(plan: Plan, *, show: bool | None = None) -> Outcome:
         write_prepared(plan.prepared, folder / PREPARED)
     rows = run_units(work, plan.units, plan.workers, show=show)
     exhibits = make_exhibits(work, plan.units, rows, plan.prepared)
-    claims, tables = write_report(folder, rows, exhibits, plan.facts())
-    write_claims(folder, STUDY, plan.prepared.fingerprint(), claims)
-    return Outcome(folder, tuple(claims), tables, rows)
+    summary, tables = write_report(folder, rows, exhibits, plan.facts())
+    write_claims(folder, STUDY, plan.prepared.fingerprint(), summary.claims)
+    return Outcome(folder, summary.claims, tables, rows, summary)
 
 
 def preregister(plan: Plan) -> str:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pandas as pd
 
 from dropscope.atomic import read_json
-from dropscope.report import SPEC, Claim, evidence, markdown, write_figure, write_summary, write_table
+from dropscope.report import SPEC, Claim, Summary, evidence, markdown, write_figure, write_summary, write_table
 from dropscope.studies.transformer_profile import figures
+from dropscope.studies.transformer_profile.answers import answer
 from dropscope.studies.transformer_profile.claims import FEWEST, judge_claims
 from dropscope.studies.transformer_profile.levels import pick, spread
 from dropscope.studies.transformer_profile.networks import SENSITIVITY_RATE
@@ -28,32 +29,36 @@ TITLE = "Dropout robustness and cognitive profile of transformers"
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a folder's rows say: tables by name, the judged claims, and the paragraphs beside them."""
+    """What a folder's rows say: tables by name, the judged claims, the answer, and the paragraphs beside them."""
 
     tables: dict[str, pd.DataFrame]
     claims: tuple[Claim, ...]
+    answer: tuple[str, ...]
     paragraphs: tuple[str, ...]
 
 
-def write_report(plan: Plan, models: pd.DataFrame) -> Report:
-    """Writes `tables/`, `figures/` and `summary.md` of a run from its rows."""
+def write_report(plan: Plan, models: pd.DataFrame) -> tuple[Summary, dict[str, pd.DataFrame]]:
+    """Writes `tables/`, `figures/` and `summary.md` of a run from its rows; returns what that says first, and the
+    tables."""
     report = report_rows(plan.folder)
-    paragraphs = [*_method(plan, models), *report.paragraphs]
-    write_summary(plan.folder, TITLE, paragraphs, report.claims, _smaller(plan, models))
-    return report
+    details = [*_method(plan, models), *report.paragraphs]
+    smaller = None if plan.options.data is not None else _smaller(plan, models)
+    summary = write_summary(plan.folder, TITLE, report.answer, report.claims, details, smaller)
+    return summary, report.tables
 
 
 def report_rows(folder: Path) -> Report:
     """Writes `tables/` and `figures/` from the rows in a folder. Without an evaluated model there are none."""
     e = read_rows(folder)
     if not e.names:
-        return Report({}, (), (*_skipped(e), "No model was evaluated."))
+        return Report({}, (), ("No model was evaluated.",), tuple(_skipped(e)))
     f = analyse(e)
     tables = _write_tables(folder, f)
     _write_figures(folder, f)
     few = ["Claims about models need three of them; those left undecided are not listed."] * (len(e.names) < FEWEST)
     few += _trainings(e)
-    return Report(tables, tuple(judge_claims(f)), (*_skipped(e), *_results(f), *few))
+    claims = tuple(claim for claim in judge_claims(f) if e.domains is not None or not claim.arithmetic)
+    return Report(tables, claims, tuple(answer(f, claims)), (*_skipped(e), *_results(f), *few))
 
 
 def _trainings(e: Evaluations) -> list[str]:
@@ -136,7 +141,7 @@ def _method(plan: Plan, models: pd.DataFrame) -> list[str]:
         f"Rates are {meaning}; {masks[options.masks]}. Every evaluation was audited: `audits.parquet` has the asked "
         f"and the measured rate of every site. Two plain passes of the deterministic configuration agreed to the bit.",
         f"The sensitivity map has one site at a time at rate {SENSITIVITY_RATE:g}, {plan.sensitivity_passes} passes.",
-        "## Models",
+        "### Models",
         "\n".join(f"- {row.model}: {row.remarks}" for row in ok.itertuples()),
     ]
 
@@ -157,8 +162,8 @@ def _smaller(plan: Plan, models: pd.DataFrame) -> list[str]:
 def _results(f: Findings) -> list[str]:
     cost = " A lower NLL alone may also come from temperature scaling, at no cost per example."
     return [
-        _scope(f), "## Audits", *_audits(f.e), "## Accuracy", _accuracies(f), *_flags(f), "## Tests", *_tests(f),
-        *_sensitivity(f), "## Recommendations", RULE + cost, *_recommendations(f),
+        _scope(f), "### Audits", *_audits(f.e), "### Accuracy", _accuracies(f), *_flags(f), "### Tests", *_tests(f),
+        *_sensitivity(f), "### Recommendations", RULE + cost, *_recommendations(f),
     ]  # fmt: skip
 
 
@@ -295,7 +300,7 @@ def _sensitivity(f: Findings) -> list[str]:
             sentences.append(f"{group} by {place if change.min() < 0 else 'none'}")
         lines.append(f"- {f.e.short_names.get(str(model), model)}: {', '.join(sentences)}")
     head = "Most disturbed by noise in one place alone (descriptive: all places share the items, the worst is picked):"
-    return ["## Where in the network", f"{head}\n\n" + "\n".join(lines)]
+    return ["### Where in the network", f"{head}\n\n" + "\n".join(lines)]
 
 
 def _recommendations(f: Findings) -> list[str]:

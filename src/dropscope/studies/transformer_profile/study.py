@@ -19,7 +19,15 @@ import torch
 from dropscope.atomic import output_folder
 from dropscope.device import as_device
 from dropscope.errors import BadInput, DropscopeError, Phrase, first_line
-from dropscope.report import Claim, check_registration, claim_folder, registration, write_claims, write_registration
+from dropscope.report import (
+    Claim,
+    Summary,
+    check_registration,
+    claim_folder,
+    registration,
+    write_claims,
+    write_registration,
+)
 from dropscope.studies.transformer_profile import cells, claims, published, robustness
 from dropscope.studies.transformer_profile.checkpoints import kind_of, read_checkpoints
 from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS, grid_of, rates_of
@@ -44,11 +52,13 @@ class Outcome:
         folder: Where everything is; read `summary.md` first.
         claims: The published claims, judged.
         tables: Every table of the report by name, and the rows of "models" (with those skipped) and "passes".
+        summary: What `summary.md` says first.
     """
 
     folder: Path
     claims: tuple[Claim, ...]
     tables: Mapping[str, pd.DataFrame]
+    summary: Summary
 
 
 def plan(options: Options) -> Plan:
@@ -131,10 +141,10 @@ def run(plan: Plan) -> Outcome:
     models = write_tables(
         plan.folder, reasons_by_name, plan.tuning.learning_rate, plan.configurations, plan.surface
     )  # fmt: skip
-    report = write_report(plan, models)
-    write_claims(plan.folder, STUDY, str(plan.spec["data"]), report.claims)
+    summary, tables = write_report(plan, models)
+    write_claims(plan.folder, STUDY, str(plan.spec["data"]), summary.claims)
     rows = {"models": models, "passes": pd.read_parquet(plan.folder / "passes.parquet")}
-    return Outcome(plan.folder, report.claims, {**report.tables, **rows})
+    return Outcome(plan.folder, summary.claims, {**tables, **rows}, summary)
 
 
 def preregister(plan: Plan) -> str:

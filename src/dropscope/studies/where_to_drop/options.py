@@ -47,6 +47,7 @@ class Options:
         weights: Trained networks instead: a file each, safetensors or a plain state_dict. Rules about networks need
             three.
         out: Folder of the results; a killed run continues there.
+        beside: Folder of a finished run of another task, which figures show beside this one.
         device: cpu or cuda; the GPU where there is one if not given.
         preregister: File of a preregistration. A new one: claims, margins, seeds and options are written to it, and
             nothing is run. One that is there: the summary says whether the run is as registered.
@@ -81,6 +82,7 @@ class Options:
     epochs: int | None = None
     weights: Sequence[str] | None = None
     out: str | Path = "where-to-drop"
+    beside: str | Path | None = None
     device: str | None = None
     preregister: str | Path | None = None
     progress: bool | None = None

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from dropscope.report import Claim, write_summary, write_table, write_text
+from dropscope.report import Claim, Summary, markdown, write_summary, write_table, write_text
 from dropscope.studies.where_to_drop import tables
-from dropscope.studies.where_to_drop.claims import LEAST_NETWORKS, judge
+from dropscope.studies.where_to_drop.answers import answer, choices, topic_of
+from dropscope.studies.where_to_drop.claims import judge
 from dropscope.studies.where_to_drop.curves import table_three
 from dropscope.studies.where_to_drop.figures import write_figures
 from dropscope.studies.where_to_drop.presets import PRESETS, Preset
@@ -28,21 +29,35 @@ _MARGINALS = ("p_mean", "n_layers", "position", "first", "last")
 
 
 def write_report(
-    folder: Path, task: Task, results: Sequence[NetworkResult], size: Preset, placements: int
-) -> tuple[list[Claim], dict[str, pd.DataFrame]]:
-    """Writes tables, figures and `summary.md`; returns the judged claims and the tables by name."""
+    folder: Path,
+    task: Task,
+    results: Sequence[NetworkResult],
+    size: Preset,
+    placements: int,
+    beside: StudyRows | None = None,
+) -> tuple[Summary, dict[str, pd.DataFrame]]:
+    """Writes tables, figures and `summary.md`; returns what it says first, and the tables by name.
+
+    With `beside`, figures show that task too.
+    """
     study = join_results(task, results, size.passes)
     smaller = smaller_than_paper(task, size)
-    claims, made = write_tables_and_figures(folder, study, smaller=smaller)
+    claims, made = write_tables_and_figures(folder, study, beside, smaller)
+    own = published_for(task) is None
     accuracies = ", ".join(f"{result.name} {100 * result.accuracy:.2f} %" for result in results)
     work = f"{placements:,} placements × {size.passes} passes × {study.examples:,} test examples per network"
-    paragraphs = [f"Accuracy of one plain pass: {accuracies}.", f"Work: {work}.", *task.remarks]
+    details = [f"Accuracy of one plain pass: {accuracies}.", f"Work: {work}.", *task.remarks]
     if failed := tables.untrained(study):
-        paragraphs.append(f"At chance, so not trained, and no evidence for any claim: {', '.join(failed)}.")
-    if published_for(task) is None and study.networks < LEAST_NETWORKS:
-        paragraphs.append(f"Rules about networks need {LEAST_NETWORKS} of them; those left undecided are not listed.")
-    write_summary(folder, f"Where to drop: {task.name}", paragraphs, claims, smaller)
-    return claims, made
+        details.append(f"At chance, so not trained, and no evidence for any claim: {', '.join(failed)}.")
+    if own and smaller:
+        details.append(f"Smaller than the preset `paper`: {'; '.join(smaller)}.")
+    if len(picked := choices(study)):
+        details += [
+            "Chosen by AURC on validation examples, judged on test examples with fresh masks:",
+            markdown(picked),
+        ]
+    title, lines, topic = f"Where to drop: {task.name}", answer(study, claims), topic_of(study)
+    return write_summary(folder, title, lines, claims, details, None if own else smaller, topic), made
 
 
 def write_tables_and_figures(

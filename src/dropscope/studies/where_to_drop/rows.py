@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import nn
 
 from dropscope.analysis import with_quantities, without_equivalents
 from dropscope.atomic import atomic_write, read_json
@@ -30,6 +32,7 @@ PLAIN = "plain_entropy"  # the one plain pass that everything is compared with
 _KEPT = (*PENALTIES, "aurc", "augrc", "error_auroc", "error_auprc", "accuracy", "cost")
 _INTERVALS = ("aurc_minus_baseline_low", "aurc_minus_baseline_high")
 _TABLES = ("rows", "baseline", "curves", "inputs", "chosen")
+_TASK = "task.json"
 _FACTS = "result.json"  # written last: a result is complete once this is there
 
 
@@ -163,6 +166,32 @@ def load_result(folder: Path) -> NetworkResult | None:
         for name in _TABLES
     }
     return NetworkResult(**facts, **tables)  # type: ignore[arg-type]
+
+
+def save_task(folder: Path, task: Task, passes: int) -> None:
+    """What reports need to know of a task beside its rows, so that they can do without its data."""
+    facts = {"name": task.name, "layers": task.layers, "penultimate": task.penultimate, "passes": passes}
+    labels = task.test[1]
+    counts = {"examples": len(labels), "classes": int(labels.unique().numel())}
+    write_text(folder / _TASK, json.dumps({**facts, **counts}, indent=2) + "\n")
+
+
+def load_study(folder: Path) -> StudyRows:
+    """The rows of a finished run, from its folder alone: enough for figures.
+
+    Raises:
+        BadInput: Where the folder holds no such run.
+    """
+    results = load_results(folder)
+    if not results or not (folder / _TASK).exists():
+        what = "beside must be the folder of a finished where-to-drop run"
+        raise BadInput(what, "beside", str(folder), "run that task first, or its command again: that only redraws")
+    facts = read_json(folder / _TASK)
+    labels = torch.arange(facts["examples"]) % max(1, facts["classes"])
+    layers, penultimate = tuple(facts["layers"]), tuple(facts["penultimate"])
+    data = labels, labels
+    task = Task(facts["name"], layers, penultimate, nn.Identity, train=None, validation=data, test=data)
+    return join_results(task, results, facts["passes"])
 
 
 def load_results(folder: Path) -> list[NetworkResult]:

@@ -27,7 +27,15 @@ from dropscope.errors import BadInput
 from dropscope.loading import load_data, load_model
 from dropscope.model import random_state_kept, weights_fingerprint
 from dropscope.progress import track
-from dropscope.report import Claim, check_registration, claim_folder, registration, write_claims, write_registration
+from dropscope.report import (
+    Claim,
+    Summary,
+    check_registration,
+    claim_folder,
+    registration,
+    write_claims,
+    write_registration,
+)
 from dropscope.runs import plan_sweep, sample
 from dropscope.studies.training import load_weights, trained_once
 from dropscope.studies.where_to_drop import published
@@ -41,7 +49,14 @@ from dropscope.studies.where_to_drop.own_model import own_task, read_groups
 from dropscope.studies.where_to_drop.preprocessing import Settings
 from dropscope.studies.where_to_drop.presets import SIDES, Preset, find_preset
 from dropscope.studies.where_to_drop.report import write_report
-from dropscope.studies.where_to_drop.rows import NetworkResult, load_result, save_result
+from dropscope.studies.where_to_drop.rows import (
+    NetworkResult,
+    StudyRows,
+    load_result,
+    load_study,
+    save_result,
+    save_task,
+)
 from dropscope.studies.where_to_drop.rules import RULES
 from dropscope.studies.where_to_drop.tasks import Task, TrainingRun, accuracy, with_noise
 
@@ -62,6 +77,7 @@ class Plan:
     device: torch.device = _CPU
     progress: bool | None = None
     options: Options | None = None
+    beside: StudyRows | None = None  # of another task, for figures
 
     def facts(self) -> dict[str, Any]:
         """The plan in words, for a dry run."""
@@ -78,17 +94,20 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run leaves: its folder, the judged claims, the tables by name, and the result of each network."""
+    """What a run leaves: its folder, the judged claims, the tables by name, the result of each network, and what its
+    summary says first."""
 
     folder: Path
     claims: tuple[Claim, ...]
     tables: dict[str, pd.DataFrame]
     results: tuple[NetworkResult, ...]
+    summary: Summary
 
 
 def plan(options: Options, *, dry: bool = False) -> Plan:
     """Reads and checks everything that was asked for. Where `dry`, nothing is written, not even cached images."""
     device, folder = as_device(options.device), output_folder(options.out)
+    beside = None if options.beside is None else load_study(Path(options.beside))
     size = find_preset(options.preset, "own" if options.model else options.task)
     size = size if options.epochs is None else replace(size, epochs=options.epochs)
     if options.model is not None:
@@ -101,7 +120,8 @@ def plan(options: Options, *, dry: bool = False) -> Plan:
     weights = _files(options.weights)
     for file in weights:
         load_weights(task.build(), file)  # a wrong file is refused here
-    return Plan(task, size, folder, tuple(range(options.seeds)), weights, device, options.progress, options)
+    seeds = tuple(range(options.seeds))
+    return Plan(task, size, folder, seeds, weights, device, options.progress, options, beside)
 
 
 def estimate(plan: Plan) -> PlanSummary:
@@ -130,9 +150,11 @@ def run(plan: Plan, say: Callable[[str], None] = lambda line: None) -> Outcome:
         raise
     if task.exhibits is not None:
         task.exhibits(folder)
-    claims, tables = write_report(folder, task, results, plan.size, len(plan.evaluation().grid))
-    write_claims(folder, STUDY, str(task.about.get("data", task.about.get("fingerprint"))), claims)
-    return Outcome(folder, tuple(claims), tables, tuple(results))
+    save_task(folder, task, plan.size.passes)
+    placements = len(plan.evaluation().grid)
+    summary, tables = write_report(folder, task, results, plan.size, placements, plan.beside)
+    write_claims(folder, STUDY, str(task.about.get("data", task.about.get("fingerprint"))), summary.claims)
+    return Outcome(folder, summary.claims, tables, tuple(results), summary)
 
 
 def preregister(plan: Plan) -> str:
