@@ -81,7 +81,7 @@ def _letter(letter: str) -> str:
         return f"${_MATH[letter]}$"
     if letter.isascii():
         return letter if letter.isprintable() else " "
-    base, *marks = unicodedata.normalize("NFKD", letter)
+    base, *marks = list(unicodedata.normalize("NFKD", letter))
     if base != letter and base.isascii() and all(mark in _ACCENTS for mark in marks):
         for mark in marks:
             base = f"\\{_ACCENTS[mark]}{{{base}}}"
