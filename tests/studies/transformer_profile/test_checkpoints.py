@@ -23,6 +23,7 @@ from dropscope.studies.transformer_profile.evaluation import bench, evaluate
 from dropscope.studies.transformer_profile.items import read_items, two_domains
 from dropscope.studies.transformer_profile.options import Options, Plan
 from dropscope.studies.transformer_profile.tokens import Encoded, encode
+from dropscope.studies.transformer_profile.variants import Variant
 from support import tiny_checkpoints as tiny
 from support.errors import refused
 
@@ -84,10 +85,10 @@ def test_any_other_failure_of_one_model_is_said_too(
     other = tiny.checkpoint(tmp_path / "other", "bert")
     profile_model = study.profile_model
 
-    def failing(plan: Plan, checkpoint: Checkpoint) -> None:
+    def failing(plan: Plan, checkpoint: Checkpoint, variant: Variant) -> None:
         if checkpoint.name == str(other):
             raise IndexError("index 60 is out of bounds")
-        profile_model(plan, checkpoint)
+        profile_model(plan, checkpoint, variant)
 
     monkeypatch.setattr(study, "profile_model", failing)
     models = study.run(two(folder, other, folder / "bert", out=tmp_path / "out")).tables["models"]
