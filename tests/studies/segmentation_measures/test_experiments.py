@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from dropscope.cli import app
 from dropscope.report import read_claims
-from dropscope.report.summaries import Summary
+from dropscope.report.summaries import Summary, verdict_table
 from dropscope.studies.segmentation_measures import study, units, workers
 from dropscope.studies.segmentation_measures.estimates import worker_bytes
 from dropscope.studies.segmentation_measures.experiments import Experiment, make_grid, plan_networks
@@ -53,7 +53,7 @@ def tiny_phantoms(monkeypatch: pytest.MonkeyPatch) -> None:
 def unreported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows alone: drawing takes longer than networks of this size."""
     monkeypatch.setattr(study, "make_exhibits", lambda *_: None)
-    monkeypatch.setattr(study, "write_report", lambda *_: (Summary((), (), pd.DataFrame()), {}))
+    monkeypatch.setattr(study, "write_report", lambda *_: (Summary((), (), verdict_table(())), {}))
 
 
 def tiny(out: Path, data: str = "phantom", **changes: Any) -> Plan:

@@ -15,7 +15,7 @@ from dropscope.engine import loop
 from dropscope.errors import AuditFailed
 from dropscope.loading.huggingface import Checkpoint
 from dropscope.placement.placement import Placement
-from dropscope.report.summaries import Summary
+from dropscope.report.summaries import Summary, verdict_table
 from dropscope.studies.transformer_profile import study
 from dropscope.studies.transformer_profile.checkpoints import kind_of, load_network, read_checkpoints
 from dropscope.studies.transformer_profile.domains import read_hellaswag
@@ -35,7 +35,7 @@ QUIET: dict[str, Any] = {"device": "cpu", "progress": False}
 
 @pytest.fixture(autouse=True)
 def _no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "write_report", lambda plan, models: (Summary((), (), pd.DataFrame()), {}))
+    monkeypatch.setattr(study, "write_report", lambda plan, models: (Summary((), (), verdict_table(())), {}))
 
 
 @pytest.fixture(scope="module")

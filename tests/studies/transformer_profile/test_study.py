@@ -25,7 +25,7 @@ from dropscope.injection.sites import examine
 from dropscope.loading.huggingface import Checkpoint
 from dropscope.model.inputs import Call
 from dropscope.placement.placement import Placement
-from dropscope.report.summaries import Summary
+from dropscope.report.summaries import Summary, verdict_table
 from dropscope.studies.transformer_profile import fine_tuning, networks, study
 from dropscope.studies.transformer_profile.checkpoints import load_network, read_checkpoints
 from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS, config_reach, layers_of, placement_of
@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """For studies whose tables matter here: drawing figures takes most of the time of a small one."""
-    monkeypatch.setattr(study, "write_report", lambda plan, models: (Summary((), (), pd.DataFrame()), {}))
+    monkeypatch.setattr(study, "write_report", lambda plan, models: (Summary((), (), verdict_table(())), {}))
 
 
 def planned(folder: Path, out: Path, *models: str, **options: Any) -> Plan:

@@ -28,7 +28,7 @@ def answer(
 ) -> list[str]:
     """Three lines, most important first; `measures` and `experiments` are tables of the report."""
     last = _evidence(experiments, claims, facts, int(rows.patient.nunique()))
-    if experiments.failed.all():
+    if experiments.failed.all() and not facts["own"]:
         few = f"all {len(experiments)} networks failed to train (mean foreground Dice below {published.FAILED_DICE:g})"
         return [f"Nothing follows: {few}.", last]
     return [recommend(rows), _order(measures.set_index("measure"), claims), last]
@@ -37,9 +37,9 @@ def answer(
 def _order(measures: pd.DataFrame, claims: Sequence[Claim]) -> str:
     four = measures.loc[[LABELS[name] for name in FOUR], _MEAN].sort_values(ascending=False)
     ranked = " > ".join(f"{name} {value:.3f}" for name, value in four.items())
-    verdicts = [claim.verdict for claim in claims if claim.name == "order"]
-    ending = f" The paper's order, averaged variance and entropy > Bhattacharyya > Kullback-Leibler: {verdicts[0]}."
-    return f"The paper's four: {ranked}." + (ending if verdicts else "")
+    order = "the paper's order, averaged variance and entropy > Bhattacharyya > Kullback-Leibler"
+    judged = "".join(f"; {order}: {claim.verdict}" for claim in claims if claim.name == "order")
+    return f"The paper's four: {ranked}{judged}."
 
 
 def _evidence(experiments: pd.DataFrame, claims: Sequence[Claim], facts: dict[str, Any], patients: int) -> str:
