@@ -1,7 +1,7 @@
 """Models and data by name: code, Hugging Face checkpoints, tables and image folders."""
 
 from dropscope.loading.classes import as_class_names, class_names_of_model, settle_class_names
-from dropscope.loading.code import load_transforms
+from dropscope.loading.code import call_code, load_transforms
 from dropscope.loading.huggingface import (
     Checkpoint,
     import_transformers,
@@ -20,6 +20,7 @@ __all__ = [
     "LoadedModel",
     "as_class_names",
     "as_loaded",
+    "call_code",
     "check_archive",
     "check_safetensors",
     "class_names_of_model",

@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 from dropscope import loading
-from dropscope.errors import BadInput, CheckpointNotFound, first_line
+from dropscope.errors import BadInput, CheckpointNotFound, Phrase, first_line
 from dropscope.injection import FIELDS, with_rates
 from dropscope.model import random_state_kept
+from dropscope.studies.transformer_profile.own_models import FAMILY, OwnCheckpoint, fingerprint_of, is_code, read_own
 from dropscope.studies.transformer_profile.published import published_checkpoint
 
 
@@ -33,6 +34,9 @@ def read_checkpoints(names: Sequence[str]) -> tuple[dict[str, loading.Checkpoint
     unreachable = False
     for name in names:
         try:
+            if is_code(name):
+                checkpoints[name] = read_own(name)
+                continue
             with loading.quiet():
                 try:
                     checkpoints[name] = loading.read_checkpoint(name, local=True)
@@ -58,6 +62,8 @@ def load_network(
     With `rates` (of `attention`, `hidden`, `head`) the model is built from a config with those in its family's fields.
     With `layers` it has the first so many of its layers, with `scratch` all its weights are drawn from `seed`.
     """
+    if isinstance(checkpoint, OwnCheckpoint):
+        return _own_network(checkpoint, classes, seed, rates, layers, scratch=scratch)
     config = copy.deepcopy(checkpoint.config) if rates is None else with_rates(checkpoint.config, **rates)
     config.num_labels = classes
     if scratch:
@@ -70,6 +76,21 @@ def load_network(
     if layers is not None:
         _cut(model, checkpoint.name, layers)
     return model
+
+
+def _own_network(
+    checkpoint: OwnCheckpoint, classes: int, seed: int, rates: dict[str, float] | None, layers: int | None, *,
+    scratch: bool,
+) -> nn.Module:  # fmt: skip
+    """A model by code, as the code returns it: it has no config to build others from."""
+    if rates is not None or layers is not None or scratch:
+        what = f"{checkpoint.name} must be taken as it comes: it has no config to build others from"
+        got = Phrase("other rates, layers or weights")
+        raise BadInput(what, "models", got, "write train='once' or train='none', without layers or scratch")
+    if checkpoint.config.num_labels != classes:
+        what = f"{checkpoint.name} must have {classes} classes, as the data has"
+        raise BadInput(what, "models", checkpoint.config.num_labels, f"return a model with {classes} outputs")
+    return read_own(checkpoint.name, seed).build()
 
 
 def _cut(model: Any, name: str, layers: int) -> None:
@@ -90,6 +111,8 @@ def _cut(model: Any, name: str, layers: int) -> None:
 
 def head_is_trained(checkpoint: loading.Checkpoint, classes: int) -> bool:
     """Whether the checkpoint holds weights of a classifier for so many classes."""
+    if isinstance(checkpoint, OwnCheckpoint):
+        return bool(checkpoint.config.num_labels == classes)
     if checkpoint.config.num_labels != classes:
         return False
     return not _load(checkpoint.name, copy.deepcopy(checkpoint.config), 0)[1]
@@ -120,12 +143,16 @@ def is_specialised(name: str) -> bool:
 def remarks_on(checkpoint: loading.Checkpoint) -> list[str]:
     """What a reader must know of a checkpoint before any number of it."""
     family = checkpoint.config.model_type
+    if family == FAMILY:
+        return [*checkpoint.remarks, "a model by code: its dropouts follow the rate of what they serve"]
     unknown = f"no dropout fields are known for the family {family!r}: dropouts follow the rate of what they serve"
     return [*checkpoint.remarks, *([unknown] if family not in FIELDS else [])]
 
 
 def fingerprint(checkpoint: loading.Checkpoint) -> str:
     """16 hexadecimal digits of the config and weights in a folder; of a Hub checkpoint, its commit."""
+    if isinstance(checkpoint, OwnCheckpoint):
+        return fingerprint_of(checkpoint)
     folder = Path(checkpoint.name)
     if not folder.is_dir():
         return str(getattr(checkpoint.config, "_commit_hash", None) or "")[:16]

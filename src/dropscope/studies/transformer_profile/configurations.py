@@ -84,9 +84,10 @@ def config_reach(model: nn.Module, example: Call, site_map: SiteMap, *, as_it_ca
     dropout serves decides: attention weights follow the attention rate, the head keeps its own, the rest the FFN rate.
     `as_it_came`: the model was built with the rates of its checkpoint, not with those of a configuration.
     """
-    config: Any = model.config
+    config: Any = getattr(model, "config", None)
+    family = getattr(config, "model_type", None)
     roles = {(site.module, site.call): site.role for site in site_map.sites}
-    if config.model_type in FIELDS:
+    if family in FIELDS:
         with random_state_kept():
             shadow = type(model)(with_rates(config, attention=_TELL_ATTENTION, hidden=_TELL_HIDDEN)).eval()
         shadow = shadow.to(example.tensors[0].device)
@@ -99,7 +100,7 @@ def config_reach(model: nn.Module, example: Call, site_map: SiteMap, *, as_it_ca
             role = roles.get((point.name, point.call))
             follows[point] = "attention" if role == "attention" else dropout.rate if role == "head" else "ffn"
     silent = as_it_came and not site_map.has_own
-    remarks = _remarks(follows, roles, site_map, known=config.model_type in FIELDS, silent=silent)
+    remarks = _remarks(follows, roles, site_map, known=family in FIELDS, silent=silent)
     return Reach(follows, tuple(remarks))
 
 

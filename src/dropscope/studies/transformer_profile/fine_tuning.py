@@ -26,6 +26,7 @@ from dropscope.report import write_text
 from dropscope.studies.training import History, Recipe, fit, trained_once
 from dropscope.studies.transformer_profile.checkpoints import load_network
 from dropscope.studies.transformer_profile.configurations import Configuration, placement_of
+from dropscope.studies.transformer_profile.own_models import logits_of
 from dropscope.studies.transformer_profile.tokens import Encoded, ShuffledBatches
 
 _WARM_UP = 0.1
@@ -123,7 +124,7 @@ def warm_up_and_decay(step: int, steps: int) -> float:
 
 
 def _loss(net: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    logits = net(**{name: value for name, value in batch.items() if name != "labels"}).logits
+    logits = logits_of(net(**{name: value for name, value in batch.items() if name != "labels"}))
     return nn.functional.cross_entropy(logits.float(), batch["labels"])
 
 

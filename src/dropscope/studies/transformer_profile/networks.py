@@ -161,7 +161,7 @@ def _write_configuration(
 
 def _write_sensitivity(plan: Plan, parts: ModelParts, on: Bench) -> None:
     options, passes = plan.options, plan.sensitivity_passes
-    layers = int(getattr(on.model.config, "num_hidden_layers", 12))
+    layers = int(getattr(getattr(on.model, "config", None), "num_hidden_layers", 12))
     total = 2 * layers * passes * len(on.encoded.tokens)
     with track(f"{parts.name}, sensitivity", total, show=options.progress) as tick:
         table = sensitivity_map(on, SENSITIVITY_RATE, passes, options.masks, options.seed, tick)

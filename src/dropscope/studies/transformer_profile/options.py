@@ -28,7 +28,8 @@ class Options:
     """The options of the study.
 
     Attributes:
-        models: Folders or Hub names; the preset's checkpoints if not given.
+        models: Folders or Hub names, or file.py:callable that returns a model and its tokenizer; the preset's
+            checkpoints if not given.
         squad: SQuAD's official JSON, the memory domain.
         hellaswag: HellaSwag's official JSON lines, the reasoning domain.
         data: A labelled .csv, .jsonl or .parquet instead of the two.
