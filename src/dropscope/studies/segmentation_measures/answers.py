@@ -31,7 +31,8 @@ def answer(
     if experiments.failed.all() and not facts["own"]:
         few = f"all {len(experiments)} networks failed to train (mean foreground Dice below {published.FAILED_DICE:g})"
         return [f"Nothing follows: {few}.", last]
-    return [recommend(rows), _order(measures.set_index("measure"), claims), last]
+    networks = rows if facts["own"] else rows.assign(network=rows.experiment)
+    return [recommend(networks), _order(measures.set_index("measure"), claims), last]
 
 
 def _order(measures: pd.DataFrame, claims: Sequence[Claim]) -> str:
