@@ -45,6 +45,7 @@ class _Answers:
 
     def __init__(self, draw: Draw, right: Mapping[tuple[str, str], np.ndarray | float], contexts: int = _CONTEXTS):
         self.names = tuple(f"m{m}" for m in range(_MODELS))
+        self.replicates = {name: name for name in self.names}
         self.groups = list(dict.fromkeys(group for _, group in right))
         self.tables: dict[tuple[str, str, str], pd.DataFrame] = {}
         for number, group in enumerate(self.groups):
