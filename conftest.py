@@ -2,4 +2,6 @@
 
 import importlib.util
 
-collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["src/dropscope/*/kernels.py"]
+collect_ignore_glob = (
+    [] if importlib.util.find_spec("triton") else ["src/dropscope/*/kernels.py", "src/dropscope/engine/products.py"]
+)

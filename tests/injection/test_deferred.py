@@ -38,13 +38,19 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ran: list[str] = []
 
     def bernoulli(
-        value: Tensor, start: int, p: Tensor, e: Tensor, rate: float, other: Any = None, out: Any = None
-    ) -> Tensor:
+        value: Tensor, start: int, p: Tensor, e: Tensor, rate: float, other: Any = None, out: Any = None, *,
+        stratified: bool = False,
+    ) -> Tensor:  # fmt: skip
+        assert not stratified
         ran.append("noise" if other is None else "sum")
         found = noisy(value, start, p, e, rate) + (0 if other is None else other)
         return found if out is None else out.copy_(found)
 
-    def normed(value: Tensor, start: int, p: Tensor, e: Tensor, rate: float, other: Tensor, *affine: Any) -> Tensor:
+    def normed(
+        value: Tensor, start: int, p: Tensor, e: Tensor, rate: float, other: Tensor, *affine: Any,
+        stratified: bool = False,
+    ) -> Tensor:  # fmt: skip
+        assert not stratified
         ran.append("norm")
         weight, bias, epsilon = affine
         return F.layer_norm(noisy(value, start, p, e, rate) + other, weight.shape, weight, bias, epsilon)

@@ -12,8 +12,8 @@ PUBLIC = {
     "watch", "find_sites", "Site", "Placement", "injected", "audit", "sample", "uncertainty", "maps", "PlacementGrid",
     "PlacementSpace", "sweep", "plan_sweep", "Run", "compare", "tune", "UncertaintyPredictor", "measures", "scores",
     "open_run", "register_noise", "BadInput", "AuditFailed", "DropscopeError", "MissingExtra", "__version__",
-    "load_data", "try_out", "score_continuations",
-    "Audit", "Choice", "Judgement", "LoadedData", "Noise", "PlanSummary", "Watch",  # what those take or return
+    "load_data", "try_out", "score_continuations", "meta",
+    "Audit", "Choice", "Judgement", "LoadedData", "Noise", "PlanSummary", "Synthesis", "Watch",  # what they return
 }  # fmt: skip
 LATER = {"compare", "tune", "UncertaintyPredictor"}
 EXTRAS = ("transformers", "datasets", "monai", "nibabel")

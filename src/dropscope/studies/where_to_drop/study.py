@@ -213,7 +213,9 @@ def _train_ahead(plan: Plan) -> None:
     with (
         suppress(BrokenProcessPool),  # where memory is short; what is missing is then trained one by one
         track(f"training {len(missing)} networks", len(missing), "networks", show=plan.progress) as tick,
-        ProcessPoolExecutor(min(_TRAINED_AT_ONCE, len(missing)), spawning) as pool,
+        ProcessPoolExecutor(
+            min(_TRAINED_AT_ONCE, len(missing)), spawning, torch.set_num_threads, (torch.get_num_threads(),)
+        ) as pool,
     ):
         for _ in pool.map(_train_one, [options] * len(missing), missing):
             tick(1)
