@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dropscope.report import Claim, ClaimRule, check_registration, registration, registration_words, write_registration
+from dropscope.report import Claim, ClaimRule, Registration, registration_words
 from dropscope.report import claims as some_code
 from support.errors import refused
 
@@ -25,10 +25,10 @@ class Options:
     preregister: str | None = None
 
 
-def record(**changes: Any) -> dict[str, Any]:
+def record(**changes: Any) -> Registration:
     setting = {"data": "fingerprint", "split": [1, 2]} | changes.pop("setting", {})
     options = replace(Options(), **changes.pop("options", {}))
-    return registration("one", options, setting, changes.pop("seeds", [0]), RULES, (some_code,), files=("data",))
+    return Registration.of("one", options, setting, changes.pop("seeds", [0]), RULES, (some_code,), files=("data",))
 
 
 def claim(name: str, margin: str = "± 0.1") -> Claim:
@@ -37,12 +37,12 @@ def claim(name: str, margin: str = "± 0.1") -> Claim:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    write_registration(tmp_path / "plan.json", record(), tmp_path / "folder")
+    record().write(tmp_path / "plan.json", tmp_path / "folder")
     return tmp_path / "plan.json"
 
 
-def said(file: Path, folder: Path, now: dict[str, Any], *claims: Claim) -> str:
-    check_registration(file, now, folder)
+def said(file: Path, folder: Path, now: Registration, *claims: Claim) -> str:
+    now.check(file, folder)
     words = registration_words(folder, claims or [claim("a-1"), claim("b", "")])
     assert words is not None
     return words
@@ -73,7 +73,7 @@ def test_what_differs_is_named(file: Path, tmp_path: Path, changes: dict[str, An
 def test_other_claims_margins_and_rules_are_named(file: Path, tmp_path: Path) -> None:
     assert "the claim c was not registered" in said(file, tmp_path, record(), claim("c"))
     assert "margin of a-2" in said(file, tmp_path, record(), claim("a-2", "± 0.5"))
-    assert "code of the rules" in said(file, tmp_path, {**record(), "rules": "0"})
+    assert "code of the rules" in said(file, tmp_path, Registration({**record().record, "rules": "0"}))
 
 
 def test_a_file_that_was_changed_and_a_run_that_was_first_are_named(file: Path, tmp_path: Path) -> None:
@@ -88,19 +88,19 @@ def test_a_file_that_was_changed_and_a_run_that_was_first_are_named(file: Path, 
 
 def test_without_a_registration_nothing_is_said_and_an_earlier_one_is_forgotten(file: Path, tmp_path: Path) -> None:
     said(file, tmp_path, record())
-    check_registration(None, record(), tmp_path)
+    record().check(None, tmp_path)
     assert registration_words(tmp_path, []) is None
 
 
 def test_what_cannot_be_registered_is_refused(file: Path, tmp_path: Path) -> None:
     with refused("preregister"):
-        write_registration(file, record(), tmp_path / "folder")
+        record().write(file, tmp_path / "folder")
     (tmp_path / "study.json").write_text("{}")
     with refused("preregister"):
-        write_registration(tmp_path / "late.json", record(), tmp_path)
+        record().write(tmp_path / "late.json", tmp_path)
     (tmp_path / "other.json").write_text('{"a": 1}')
     for wrong in (tmp_path / "none.json", tmp_path / "other.json", tmp_path / "study.json", tmp_path):
         with refused("preregister"):
-            check_registration(wrong, record(), tmp_path)
+            record().check(wrong, tmp_path)
     with refused("preregister"):
-        check_registration(file, {**record(), "study": "two"}, tmp_path)
+        Registration({**record().record, "study": "two"}).check(file, tmp_path)

@@ -18,10 +18,8 @@ from dropscope.report.figures import accuracy_curves, evidence, set_log_scale, s
 from dropscope.report.records import RECORD, ClaimsRecord, read_claims, write_claims
 from dropscope.report.registrations import (
     ClaimRule,
-    check_registration,
-    registration,
+    Registration,
     registration_words,
-    write_registration,
 )
 from dropscope.report.summaries import Summary, Topic, by_variant, count_verdicts, write_summary
 from dropscope.report.syntheses import PooledClaim, Synthesis, meta
@@ -45,6 +43,7 @@ __all__ = [
     "Direction",
     "Evidence",
     "PooledClaim",
+    "Registration",
     "Summary",
     "Synthesis",
     "Topic",
@@ -53,7 +52,6 @@ __all__ = [
     "all_of",
     "any_of",
     "by_variant",
-    "check_registration",
     "claim_folder",
     "claims_table",
     "count_verdicts",
@@ -66,13 +64,11 @@ __all__ = [
     "meta",
     "new_figure",
     "read_claims",
-    "registration",
     "registration_words",
     "set_log_scale",
     "share_legend",
     "write_claims",
     "write_figure",
-    "write_registration",
     "write_summary",
     "write_table",
     "write_text",

@@ -44,75 +44,80 @@ class ClaimRule:
     margin: str = ""
 
 
-def registration(
-    study: str, options: Any, setting: Mapping[str, Any], seeds: Sequence[int], rules: Sequence[ClaimRule],
-    sources: Iterable[ModuleType], files: Sequence[str] = (),
-) -> dict[str, Any]:  # fmt: skip
-    """What a run of a study commits itself to, in values that JSON has.
+@dataclass(frozen=True)
+class Registration:
+    """What a run of a study commits itself to, in values that JSON has."""
 
-    Args:
-        study: Name of the study.
-        options: Its options, a dataclass; what does not touch results (folder, device) is left out.
-        setting: The specification of the run, with the fingerprints of data and weights.
-        seeds: Of its networks.
-        rules: Its claims.
-        sources: Modules that hold the rules: their code is registered by its hash.
-        files: Options that are paths, for which the fingerprints in `setting` stand.
-    """
-    chosen = {name: value for name, value in asdict(options).items() if name not in (*_NOT_OF_THE_RESULT, *files)}
-    code = hashlib.sha256("".join(inspect.getsource(source) for source in sources).encode()).hexdigest()
-    record = {
-        "study": study, "dropscope": __version__, "seeds": list(seeds), "options": chosen, "setting": dict(setting),
-        "level": ALPHA, "claims": {rule.name: asdict(rule) for rule in rules}, "rules": code[:16],
-    }  # fmt: skip
-    return json.loads(json.dumps(record, default=str))
+    record: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, study: str, options: Any, setting: Mapping[str, Any], seeds: Sequence[int], rules: Sequence[ClaimRule],
+        sources: Iterable[ModuleType], files: Sequence[str] = (),
+    ) -> Registration:  # fmt: skip
+        """Of a run that is planned.
+
+        Args:
+            study: Name of the study.
+            options: Its options, a dataclass; what does not touch results (folder, device) is left out.
+            setting: The specification of the run, with the fingerprints of data and weights.
+            seeds: Of its networks.
+            rules: Its claims.
+            sources: Modules that hold the rules: their code is registered by its hash.
+            files: Options that are paths, for which the fingerprints in `setting` stand.
+        """
+        chosen = {name: value for name, value in asdict(options).items() if name not in (*_NOT_OF_THE_RESULT, *files)}
+        code = hashlib.sha256("".join(inspect.getsource(source) for source in sources).encode()).hexdigest()
+        record = {
+            "study": study, "dropscope": __version__, "seeds": list(seeds), "options": chosen, "setting": dict(setting),
+            "level": ALPHA, "claims": {rule.name: asdict(rule) for rule in rules}, "rules": code[:16],
+        }  # fmt: skip
+        return cls(json.loads(json.dumps(record, default=str)))
+
+    def write(self, path: str | Path, folder: Path) -> str:
+        """Writes the registration of a run that has not begun; returns its hash.
+
+        Raises:
+            BadInput: Where the file is there already, or the run has begun.
+        """
+        target = Path(path)
+        if target.exists():
+            raise BadInput("preregister must name a new file", "preregister", str(path), "choose another name")
+        if (folder / "study.json").exists():
+            what = f"preregister must come before a run, and {folder} holds one"
+            raise BadInput(what, "preregister", str(path), "choose another folder with out")
+        content = {**self.record, "registered": datetime.now(timezone.utc).isoformat(timespec="seconds")}
+        content["hash"] = _hash(content)
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        atomic_write(target, lambda part: part.write_text(text, encoding="utf-8"))
+        return str(content["hash"])
+
+    def check(self, path: str | Path | None, folder: Path) -> None:
+        """Compares a run with its registration and keeps what differs in the run's folder, for its summary.
+
+        Without a registration it forgets an earlier one.
+
+        Raises:
+            BadInput: Where the file is not there, or is no registration of this study.
+        """
+        if path is None:
+            (folder / STATEMENT).unlink(missing_ok=True)
+            return
+        known = _read(path, str(self.record["study"]))
+        differences = list(_differences(known, self.record))
+        if _hash(known) != known["hash"]:
+            differences.insert(0, f"the file itself, whose content has the hash {_hash(known)}")
+        begun = folder / "study.json"
+        if begun.exists():
+            at = datetime.fromtimestamp(begun.stat().st_mtime, timezone.utc).isoformat(timespec="seconds")
+            if at < known["registered"]:
+                differences.append(f"the run began at {at}, before it was registered")
+        kept = {name: known[name] for name in ("hash", "registered", "claims")}
+        text = json.dumps({"file": str(path), **kept, "differences": differences}, indent=2, ensure_ascii=False) + "\n"
+        atomic_write(folder / STATEMENT, lambda part: part.write_text(text, encoding="utf-8"))
 
 
-def write_registration(path: str | Path, record: Mapping[str, Any], folder: Path) -> str:
-    """Writes the registration of a run that has not begun; returns its hash.
-
-    Raises:
-        BadInput: Where the file is there already, or the run has begun.
-    """
-    target = Path(path)
-    if target.exists():
-        raise BadInput("preregister must name a new file", "preregister", str(path), "choose another name")
-    if (folder / "study.json").exists():
-        what = f"preregister must come before a run, and {folder} holds one"
-        raise BadInput(what, "preregister", str(path), "choose another folder with out")
-    content = {**record, "registered": datetime.now(timezone.utc).isoformat(timespec="seconds")}
-    content["hash"] = _hash(content)
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    atomic_write(target, lambda part: part.write_text(text, encoding="utf-8"))
-    return str(content["hash"])
-
-
-def check_registration(path: str | Path | None, record: Mapping[str, Any], folder: Path) -> None:
-    """Compares a run with its registration and keeps what differs in the run's folder, for its summary.
-
-    Without a registration it forgets an earlier one.
-
-    Raises:
-        BadInput: Where the file is not there, or is no registration of this study.
-    """
-    if path is None:
-        (folder / STATEMENT).unlink(missing_ok=True)
-        return
-    known = read_registration(path, str(record["study"]))
-    differences = list(_differences(known, record))
-    if _hash(known) != known["hash"]:
-        differences.insert(0, f"the file itself, whose content has the hash {_hash(known)}")
-    begun = folder / "study.json"
-    if begun.exists():
-        at = datetime.fromtimestamp(begun.stat().st_mtime, timezone.utc).isoformat(timespec="seconds")
-        if at < known["registered"]:
-            differences.append(f"the run began at {at}, before it was registered")
-    kept = {name: known[name] for name in ("hash", "registered", "claims")}
-    text = json.dumps({"file": str(path), **kept, "differences": differences}, indent=2, ensure_ascii=False) + "\n"
-    atomic_write(folder / STATEMENT, lambda part: part.write_text(text, encoding="utf-8"))
-
-
-def read_registration(path: str | Path, study: str) -> dict[str, Any]:
+def _read(path: str | Path, study: str) -> dict[str, Any]:
     """The content of a registration of this study."""
     if not Path(path).is_file():
         remedy = "write the registration first, with the study's preregister"

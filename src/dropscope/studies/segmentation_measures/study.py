@@ -20,12 +20,10 @@ from dropscope.errors import BadInput, nearest
 from dropscope.model import weights_fingerprint
 from dropscope.report import (
     Claim,
+    Registration,
     Summary,
-    check_registration,
     claim_folder,
-    registration,
     write_claims,
-    write_registration,
 )
 from dropscope.studies.segmentation_measures import claims as rules_of_claims
 from dropscope.studies.segmentation_measures import published
@@ -235,7 +233,7 @@ def run(plan: Plan, *, show: bool | None = None) -> Outcome:
     """Trains and evaluates what is missing in the folder, then writes tables, figures and the summary."""
     work, folder = plan.work, Path(plan.work.folder)
     claim_folder(folder, _spec(plan))
-    check_registration(plan.options.preregister, _registration(plan), folder)
+    _registration(plan).check(plan.options.preregister, folder)
     if not (folder / PREPARED).exists():
         write_prepared(plan.prepared, folder / PREPARED)
     rows = run_units(work, plan.units, plan.workers, show=show)
@@ -248,14 +246,14 @@ def run(plan: Plan, *, show: bool | None = None) -> Outcome:
 def preregister(plan: Plan) -> str:
     """Writes the claims, margins, seeds and options of a run that has not begun; returns their hash."""
     assert plan.options.preregister is not None
-    return write_registration(plan.options.preregister, _registration(plan), Path(plan.work.folder))
+    return _registration(plan).write(plan.options.preregister, Path(plan.work.folder))
 
 
-def _registration(plan: Plan) -> dict[str, Any]:
+def _registration(plan: Plan) -> Registration:
     sources = (rules_of_claims, published)
     grid = {"grid": [experiment.name for experiment in plan.experiments]}
     setting, files = _spec(plan) | grid, ("data", "weights")
-    return registration(STUDY, plan.options, setting, [plan.work.seed], RULES, sources, files)
+    return Registration.of(STUDY, plan.options, setting, [plan.work.seed], RULES, sources, files)
 
 
 def _spec(plan: Plan) -> dict[str, Any]:

@@ -21,12 +21,10 @@ from dropscope.device import as_device
 from dropscope.errors import BadInput, DropscopeError, Phrase, first_line
 from dropscope.report import (
     Claim,
+    Registration,
     Summary,
-    check_registration,
     claim_folder,
-    registration,
     write_claims,
-    write_registration,
 )
 from dropscope.studies.transformer_profile import cells, claims, published, robustness
 from dropscope.studies.transformer_profile.checkpoints import kind_of, read_checkpoints
@@ -130,7 +128,7 @@ def run(plan: Plan) -> Outcome:
         BadInput: Where no model can be evaluated, or the folder holds another run.
     """
     claim_folder(plan.folder, plan.spec)
-    check_registration(plan.options.preregister, _registration(plan), plan.folder)
+    _registration(plan).check(plan.options.preregister, plan.folder)
     plan.items.save(plan.folder / "dataset.parquet")
     skipped = _profile_models(plan)
     if len(skipped) == len(plan.variants):
@@ -150,15 +148,15 @@ def run(plan: Plan) -> Outcome:
 def preregister(plan: Plan) -> str:
     """Writes the claims, margins, seeds and options of a run that has not begun; returns their hash."""
     assert plan.options.preregister is not None
-    return write_registration(plan.options.preregister, _registration(plan), plan.folder)
+    return _registration(plan).write(plan.options.preregister, plan.folder)
 
 
-def _registration(plan: Plan) -> dict[str, Any]:
+def _registration(plan: Plan) -> Registration:
     files = ("data", "squad", "hellaswag")
     setting = plan.spec | {"models": [variant.name for variant in plan.variants]}
     seeds = sorted({variant.seed for variant in plan.variants})
     sources = (claims, robustness, cells, published)
-    return registration(STUDY, plan.options, setting, seeds, RULES, sources, files)
+    return Registration.of(STUDY, plan.options, setting, seeds, RULES, sources, files)
 
 
 def _profile_models(plan: Plan) -> dict[str, str]:

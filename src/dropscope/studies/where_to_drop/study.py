@@ -29,12 +29,10 @@ from dropscope.model import random_state_kept, weights_fingerprint
 from dropscope.progress import track
 from dropscope.report import (
     Claim,
+    Registration,
     Summary,
-    check_registration,
     claim_folder,
-    registration,
     write_claims,
-    write_registration,
 )
 from dropscope.runs import plan_sweep, sample
 from dropscope.studies.training import load_weights, trained_once
@@ -141,7 +139,7 @@ def run(plan: Plan, say: Callable[[str], None] = lambda line: None) -> Outcome:
     new = not (folder / "study.json").exists()
     claim_folder(folder, _spec(plan))
     if plan.options is not None:
-        check_registration(plan.options.preregister, _registration(plan, plan.options), folder)
+        _registration(plan, plan.options).check(plan.options.preregister, folder)
     try:
         results = _evaluate(plan, say)
     except BadInput:
@@ -161,7 +159,7 @@ def preregister(plan: Plan) -> str:
     """Writes the claims, margins, seeds and options of a run that has not begun; returns their hash."""
     assert plan.options is not None
     assert plan.options.preregister is not None
-    return write_registration(plan.options.preregister, _registration(plan, plan.options), plan.folder)
+    return _registration(plan, plan.options).write(plan.options.preregister, plan.folder)
 
 
 def _spec(plan: Plan) -> dict[str, Any]:
@@ -173,10 +171,10 @@ def _spec(plan: Plan) -> dict[str, Any]:
     return spec
 
 
-def _registration(plan: Plan, options: Options) -> dict[str, Any]:
+def _registration(plan: Plan, options: Options) -> Registration:
     sources = (numbers, penultimate, trends, usefulness, verdicts, published)
     files = ("data", "labels", "weights")
-    return registration(STUDY, options, _spec(plan), plan.seeds, RULES, sources, files)
+    return Registration.of(STUDY, options, _spec(plan), plan.seeds, RULES, sources, files)
 
 
 def _evaluate(plan: Plan, say: Callable[[str], None]) -> list[NetworkResult]:
