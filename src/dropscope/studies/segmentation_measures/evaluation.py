@@ -134,20 +134,10 @@ def evaluate(
     return pd.DataFrame(rows)
 
 
-def fit_curves(
-    net: nn.Module,
-    prepared: Prepared,
-    cases: Sequence[int],
-    placement: Placement | str,
-    passes: int,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    tick: Tick = quiet,
-) -> dict[str, ErrorCurve]:
-    """P(error) as a function of each measure, from validation cases."""
-    engine = open_engine(net, prepared, cases, placement, passes, seed, torch.device(device))
+def fit_curves(engine: Engine, prepared: Prepared, tick: Tick = quiet) -> dict[str, ErrorCurve]:
+    """P(error) as a function of each measure, from the engine's cases: those for validation."""
     groups: dict[str, list[Tensor]] = {}
-    for batch in _run(engine, prepared, passes, tick):
+    for batch in _run(engine, prepared, engine.passes, tick):
         for name, values in batch.maps.items():
             for own, wrong, valid in zip(values, batch.wrong, batch.valid, strict=True):
                 groups.setdefault(name, []).append(group_voxels(own[valid], wrong[valid]))

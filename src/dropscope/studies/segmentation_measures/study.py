@@ -18,13 +18,7 @@ from dropscope.atomic import output_folder, read_json
 from dropscope.device import as_device
 from dropscope.errors import BadInput, nearest
 from dropscope.model import weights_fingerprint
-from dropscope.report import (
-    Claim,
-    Registration,
-    Summary,
-    claim_folder,
-    write_claims,
-)
+from dropscope.report import Claim, Registration, Summary, claim_folder, write_claims
 from dropscope.studies.segmentation_measures import claims as rules_of_claims
 from dropscope.studies.segmentation_measures import published
 from dropscope.studies.segmentation_measures.calibration import ErrorCurve

@@ -21,7 +21,7 @@ from dropscope.model import random_state_kept
 from dropscope.report import write_text
 from dropscope.studies.segmentation_measures.cases import Split
 from dropscope.studies.segmentation_measures.dice_training import train, validation_loss
-from dropscope.studies.segmentation_measures.evaluation import evaluate, fit_curves
+from dropscope.studies.segmentation_measures.evaluation import evaluate, fit_curves, open_engine
 from dropscope.studies.segmentation_measures.experiments import Experiment, Network
 from dropscope.studies.segmentation_measures.networks import UNet, with_feature_dropout
 from dropscope.studies.segmentation_measures.preparation import Prepared
@@ -111,9 +111,9 @@ def run_unit(work: Work, network: Network, prepared: Prepared, tick: Tick) -> st
     for experiment in network.experiments:
         path = work.rows_file(experiment)
         if not path.exists():
-            asked = (work.placement_of(experiment), work.passes, work.seed, device, tick)
-            curves = fit_curves(net, prepared, work.split.validation, *asked)
-            rows = evaluate(net, prepared, work.split.test, *asked, curves)
+            asked = (work.placement_of(experiment), work.passes, work.seed, device)
+            curves = fit_curves(open_engine(net, prepared, work.split.validation, *asked), prepared, tick)
+            rows = evaluate(net, prepared, work.split.test, *asked, tick, curves)
             text = json.dumps({name: curve.facts() for name, curve in curves.items()})
             write_text(work.curves_file(experiment), text + "\n")
             rows = pd.DataFrame({"experiment": experiment.name, **asdict(experiment)}, index=rows.index).join(rows)

@@ -19,13 +19,7 @@ import torch
 from dropscope.atomic import output_folder
 from dropscope.device import as_device
 from dropscope.errors import BadInput, DropscopeError, Phrase, first_line
-from dropscope.report import (
-    Claim,
-    Registration,
-    Summary,
-    claim_folder,
-    write_claims,
-)
+from dropscope.report import Claim, Registration, Summary, claim_folder, write_claims
 from dropscope.studies.transformer_profile import cells, claims, published, robustness
 from dropscope.studies.transformer_profile.checkpoints import kind_of, read_checkpoints
 from dropscope.studies.transformer_profile.configurations import CONFIGURATIONS, grid_of, rates_of

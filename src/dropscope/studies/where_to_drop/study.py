@@ -27,13 +27,7 @@ from dropscope.errors import BadInput
 from dropscope.loading import load_data, load_model
 from dropscope.model import random_state_kept, weights_fingerprint
 from dropscope.progress import track
-from dropscope.report import (
-    Claim,
-    Registration,
-    Summary,
-    claim_folder,
-    write_claims,
-)
+from dropscope.report import Claim, Registration, Summary, claim_folder, write_claims
 from dropscope.runs import plan_sweep, sample
 from dropscope.studies.training import load_weights, trained_once
 from dropscope.studies.where_to_drop import published
