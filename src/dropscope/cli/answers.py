@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,16 +15,12 @@ from dropscope.cli.model import load_both, site_map_of, with_noises
 from dropscope.cli.options import (
     AsJson,
     DataOptions,
-    Device,
-    Draws,
     DryRun,
     LabelRule,
     Measures,
     ModelName,
-    Outputs,
     Passes,
-    Precision,
-    Seed,
+    PassOptions,
     takes_records,
     words,
 )
@@ -42,14 +39,10 @@ TABLE_FORMS = (".csv", ".parquet")
 def run_try(
     model: ModelName,
     source: DataOptions,
+    how: PassOptions,
     budget: Annotated[float, typer.Option(help="Seconds to spend, roughly; less is tried where they do not do.")] = 60,
     passes: Passes = 100,
-    seed: Seed = 0,
-    draws: Draws = "independent",
-    outputs: Outputs = "logits",
     out: Annotated[str, typer.Option(help="Folder for rows, tables and the picture.")] = "dropscope-try",
-    device: Device = None,
-    precision: Precision = "fp32",
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -59,10 +52,7 @@ def run_try(
     from dropscope.runs import plan_trial, try_out
 
     loaded, data = load_both(model, source)
-    options: dict[str, Any] = {
-        "budget": budget, "passes": passes, "seed": seed, "draws": draws, "outputs": outputs, "device": device,
-        "precision": precision,
-    }  # fmt: skip
+    options: dict[str, Any] = {"budget": budget, "passes": passes, **asdict(how)}
     if dry_run:
         plan = plan_trial(loaded.module, data, **options)
         print_json(plan.facts()) if as_json else stdout().print(str(plan), soft_wrap=True)
@@ -84,6 +74,7 @@ def run_try(
 def run_uncertainty(
     model: ModelName,
     source: DataOptions,
+    how: PassOptions,
     placement: Annotated[
         str | None, typer.Option(help="Where noise goes. Default: the model's own dropout, else last=0.5.")
     ] = None,
@@ -94,14 +85,9 @@ def run_uncertainty(
     errors: Annotated[
         bool, typer.Option(help="Beside each measure, how far another seed would move it: its Monte Carlo error.")
     ] = True,
-    seed: Seed = 0,
-    draws: Draws = "independent",
-    outputs: Outputs = "logits",
     out: Annotated[str | None, typer.Option(help="File for the whole table: .csv or .parquet.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
     show: Annotated[int, typer.Option(help="Rows to print.")] = 10,
-    device: Device = None,
-    precision: Precision = "fp32",
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -119,13 +105,10 @@ def run_uncertainty(
     check_choice(by, "sort", columns)
     loaded, data = load_both(model, source)
     used = asked or _usual_placement(loaded, data)
-    options: dict[str, Any] = {
-        "seed": seed, "draws": draws, "outputs": outputs, "device": device, "precision": precision
-    }  # fmt: skip
     if dry_run:
         _print_plan({"placement": str(used), "passes": passes, "measures": columns, "would_write": out}, as_json)
         return
-    table = uncertainty(loaded.module, used, data, passes, measures=chosen, label=label, errors=errors, **options)
+    table = uncertainty(loaded.module, used, data, passes, measures=chosen, label=label, errors=errors, **asdict(how))
     classes = int(table[["label", "prediction"]].max().max()) + 1 if "label" in table else 2
     table = table.sort_values(by, ascending=False, kind="stable").reset_index(drop=True)
     if target is not None:
@@ -133,8 +116,8 @@ def run_uncertainty(
     if as_json:
         print_json({"placement": str(used), "sorted_by": by, "file": out, "examples": records(table)})
         return
-    how = "one plain pass" if used.is_none else f"placement {used}, {passes} passes"
-    stdout().print(f"{how}, sorted by {by}", soft_wrap=True)
+    ran = "one plain pass" if used.is_none else f"placement {used}, {passes} passes"
+    stdout().print(f"{ran}, sorted by {by}", soft_wrap=True)
     print_examples(table.head(show), by)
     if "correct" in table and table.correct.mean() < 0.5 / max(classes, 2):
         stderr().print("remark: accuracy is far below chance: are the classes in the order of the model's outputs?")

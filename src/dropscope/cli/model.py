@@ -15,17 +15,14 @@ from dropscope.cli.console import print_audit, print_json, print_plan, print_row
 from dropscope.cli.options import (
     AsJson,
     DataOptions,
-    Device,
-    Draws,
     DryRun,
     LabelRule,
     Memory,
     ModelName,
     Objective,
-    Outputs,
     Passes,
+    PassOptions,
     PlacementText,
-    Precision,
     RunFolder,
     Seed,
     takes_records,
@@ -109,15 +106,11 @@ def sweep(
     model: ModelName,
     asked: PlacementOptions,
     source: DataOptions,
+    how: PassOptions,
     passes: Passes = 100,
-    seed: Seed = 0,
-    draws: Draws = "independent",
     label: LabelRule = "mean",
     objective: Objective = "aurc",
-    outputs: Outputs = "logits",
     out: RunFolder = None,
-    device: Device = None,
-    precision: Precision = "fp32",
     memory: Memory = "auto",
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -129,10 +122,7 @@ def sweep(
     from dropscope.runs import sweep as run_sweep
 
     loaded, dataset = load_both(model, source)
-    options: dict[str, Any] = {
-        "seed": seed, "draws": draws, "label": label, "outputs": outputs, "device": device, "memory": memory,
-        "out": out, "precision": precision,
-    }  # fmt: skip
+    options: dict[str, Any] = {**asdict(how), "label": label, "memory": memory, "out": out}
     if dry_run:
         with asked.explained():
             plan = plan_sweep(loaded.module, placements, dataset, passes, **options)

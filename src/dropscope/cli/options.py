@@ -89,11 +89,6 @@ _Objective = Literal[
 ]  # fmt: skip
 Objective = Annotated[_Objective, typer.Option(**in_words("Score that chooses the best rows.", _Objective))]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda. Default: the device of the model.")]
-_Precision = Literal["fp32", "tf32", "bf16"]
-Precision = Annotated[
-    _Precision,
-    typer.Option(**in_words("Of passes; tf32 and bf16 are faster on a GPU, and less exact.", _Precision)),
-]
 Memory = Annotated[str, typer.Option(help="Memory budget, such as 4GiB.")]
 RunFolder = Annotated[str | None, typer.Option(help="Folder of the run. An interrupted run resumes from it.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan, without running it.")]
@@ -151,6 +146,25 @@ class DataOptions:
             return loaded
 
         return load
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """How the passes of a command are drawn, run and read; the fields are arguments of the library by the same names.
+
+    Attributes:
+        seed: Seed of the noise.
+        draws: How passes are drawn: stratified ones have more exact means.
+        outputs: What the model returns.
+        device: cpu or cuda. Default: the device of the model.
+        precision: Of passes; tf32 and bf16 are faster on a GPU, and less exact.
+    """
+
+    seed: int = 0
+    draws: _Draws = "independent"
+    outputs: _Outputs = "logits"
+    device: str | None = None
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------

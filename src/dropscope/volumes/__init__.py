@@ -16,6 +16,7 @@ from dropscope.volumes.nifti import (
 )
 from dropscope.volumes.prediction import PredictionPlan, plan_prediction, predict
 from dropscope.volumes.tables import format_volume
+from dropscope.volumes.transforms import run_transforms
 
 __all__ = [
     "Header",
@@ -31,6 +32,7 @@ __all__ = [
     "read_header",
     "read_intensities",
     "read_voxels",
+    "run_transforms",
     "scale_intensities",
     "volume_name",
     "write_volume",

@@ -38,15 +38,24 @@ def read_transformed(case: VolumeCase, scale: str, transforms: Transforms | None
     image = None if _loads(transforms) else read_case(case, scale).numpy()
     given: Any = str(case.files[0]) if image is None else image
     key = _key(transforms)
+    made = run_transforms(transforms, {key: given} if key else given, case.place)
+    return _on_the_voxels(made[key] if key and isinstance(made, Mapping) and key in made else made, case)
+
+
+def run_transforms(transforms: Transforms, given: Any, place: str) -> Any:
+    """What the user's own preprocessing makes of a volume.
+
+    Raises:
+        BadInput: Where it fails; `place` says on which volume.
+    """
     try:
-        made = transforms({key: given} if key else given)
+        return transforms(given)
     except DropscopeError:
         raise
     except Exception as error:
         remedy = "run them on that volume yourself; they get the image alone, float32 [channels, *shape]"
         received = Phrase(f"{type(error).__name__}: {first_line(error)}")
-        raise BadInput(f"transforms must run on {case.place}", "transforms", received, remedy) from error
-    return _on_the_voxels(made[key] if key and isinstance(made, Mapping) and key in made else made, case)
+        raise BadInput(f"transforms must run on {place}", "transforms", received, remedy) from error
 
 
 def _on_the_voxels(made: Any, case: VolumeCase) -> Tensor:

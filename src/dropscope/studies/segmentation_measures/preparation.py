@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dropscope.atomic import atomic_write
-from dropscope.errors import BadInput, DropscopeError, Phrase, first_line
+from dropscope.errors import BadInput, Phrase
 from dropscope.loading import load_transforms
 from dropscope.model import code_fingerprint
 from dropscope.progress import track
@@ -29,7 +29,7 @@ from dropscope.studies.segmentation_measures.decathlon import read_decathlon
 from dropscope.studies.segmentation_measures.options import Options
 from dropscope.studies.segmentation_measures.phantom import make_phantom
 from dropscope.studies.segmentation_measures.presets import Preset
-from dropscope.volumes import scale_intensities
+from dropscope.volumes import run_transforms, scale_intensities
 
 PREPARED = "prepared.safetensors"
 _LARGEST_REGION = 1 << 21  # voxels: a larger one is for the user to choose
@@ -160,14 +160,11 @@ def prepare_volumes(
 
 def _transformed(case: Case, image: Tensor, transforms: Callable[[Any], Any]) -> Tensor:
     """The image after the user's own preprocessing, which must leave its voxels where they are."""
-    try:
-        made = torch.as_tensor(np.asarray(transforms(image.numpy())), dtype=torch.float32)
-    except DropscopeError:
-        raise
-    except Exception as error:
-        remedy = "run them on that volume yourself; they get float32 [channels, *shape]"
-        received = Phrase(f"{type(error).__name__}: {first_line(error)}")
-        raise BadInput(f"transforms must run on {case.where}", "transforms", received, remedy) from error
+
+    def run(given: Any) -> Tensor:
+        return torch.as_tensor(np.asarray(transforms(given)), dtype=torch.float32)
+
+    made = run_transforms(run, image.numpy(), case.where)
     if made.shape != image.shape or not bool(made.isfinite().all()):
         received = Phrase(f"{tuple(made.shape)}" if made.shape != image.shape else "NaN or infinite voxels")
         what = f"transforms must return finite voxels of {tuple(image.shape)} for {case.where}"

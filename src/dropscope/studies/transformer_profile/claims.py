@@ -52,21 +52,38 @@ def judge_claims(f: Findings) -> list[Claim]:
     return [claim for claim in quoted if claim.verdict != "undecided"]
 
 
+def _by_points(
+    estimate: Estimate, name: str, statement: str, before: str, ours: str, *, estimand: str, method: str | None = None
+) -> Claim:
+    """A claim that a difference of accuracies is above 0, by more than the margin."""
+    return Claim(
+        name,
+        statement,
+        before,
+        ours,
+        decide(estimate, "above", margin=MARGIN),
+        method or estimate.method,
+        estimand=estimand,
+        margin=_POINTS,
+        evidence=(Evidence(estimate, "above", margin=MARGIN),),
+    )
+
+
+def _won(wins: int, of: int) -> str:
+    return f"{wins} of {of} models (an exact sign test gives p = {sign_test(wins, of - wins).p:.2g})"
+
+
 def _deterministic_beats_mc(f: Findings) -> Claim:
     plain = pick(f.levels, PLAIN, OVERALL)
     run, averaged = (_counted(plain - pick(f.levels, f.e.mc, OVERALL, column)) for column in ("accuracy", "averaged"))
     estimate = cells.mean_of(cells.differences(f.e, PLAIN, f.e.mc))
-    wins, of = published.DETERMINISTIC_BETTER
-    return Claim(
+    return _by_points(
+        estimate,
         "deterministic_beats_mc",
         "Deterministic inference is more accurate than MC dropout at the baseline",
-        f"{wins} of {of} models, without a test (an exact sign test gives p = {sign_test(wins, of - wins).p:.2g})",
+        f"{_won(*published.DETERMINISTIC_BETTER)}, without a test",
         f"deterministic − MC {_mean(estimate)}; better in {run}; by the averaged probabilities in {averaged}",
-        decide(estimate, "above", margin=MARGIN),
-        estimate.method,
         estimand=f"mean difference of run-level accuracy, {_OVER}",
-        margin=_POINTS,
-        evidence=(Evidence(estimate, "above", margin=MARGIN),),
     )
 
 
@@ -92,18 +109,14 @@ def _collapse(f: Findings) -> Claim:
 def _memory_bias(f: Findings) -> Claim:
     found = cells.cell_table(f.e, f.e.mc)
     estimate = cells.between_groups(found, MEMORY, REASONING)
-    wins, of = published.MEMORY_BIASED
     counted = _counted(gaps(f.e, f.levels, f.e.mc) if _has_domains(f) else pd.Series(dtype=float))
-    return Claim(
+    return _by_points(
+        estimate,
         "memory_bias",
         "Models are better at memory than at reasoning (Δ_cog > 0 at the baseline)",
-        f"{wins} of {of} models (exact sign test p = {sign_test(wins, of - wins).p:.2g})",
+        _won(*published.MEMORY_BIASED),
         f"memory − reasoning {_mean(estimate)}; above 0 in {counted}{_without_domains(f)}",
-        decide(estimate, "above", margin=MARGIN),
-        estimate.method,
         estimand=f"difference of mean run-level accuracy at the baseline, {_OVER}",
-        margin=_POINTS,
-        evidence=(Evidence(estimate, "above", margin=MARGIN),),
     )
 
 
@@ -114,35 +127,32 @@ def _decoder_gap(f: Findings) -> Claim:
     decoders = f.e.replicates_of(kinds.index[kinds == "decoder"])
     estimate = cells.gap_between_models(found, decoders, MEMORY, REASONING)
     means = "; ".join(f"{kind}s {np.mean(gap):+.3f} ({len(gap)})" for kind, gap in by.items())
-    return Claim(
+    return _by_points(
+        estimate,
         "decoder_gap",
         "Decoders have the larger gap between memory and reasoning",
         "encoders .782 − .496 = .286, decoders .822 − .479 = .344, without a test",
         f"{means or 'no models'}{_without_domains(f)}; in models with both tasks above chance, decoders − encoders: "
         f"{_difference(estimate)}",
-        decide(estimate, "above", margin=MARGIN),
-        f"{estimate.method}; {_chosen_words()}",
         estimand=f"difference of gaps at the baseline, of models with both tasks above chance, {_OVER}",
-        margin=_POINTS,
-        evidence=(Evidence(estimate, "above", margin=MARGIN),),
+        method=f"{estimate.method}; {_chosen_words()}",
     )
 
 
 def _memory_fragile(f: Findings) -> Claim:
     found = cells.able_cells(f.e, cells.differences(f.e, PLAIN, HIGH_BOTH), *_domains(f))
     estimate = cells.between_groups(found, MEMORY, REASONING)
-    return Claim(
+    return _by_points(
+        estimate,
         "memory_fragile",
         "High dropout costs memory more than reasoning",
         "27 against 1 points (deterministic to high both), 25.9 points of memory (baseline to high both), and 8.7 "
         "against 2.3 = 3.8× (conclusion): three readings that contradict each other",
         f"{_readings(f)}; more of memory by {_mean(estimate)} in the {found.model.nunique()} models with both tasks "
         f"above chance{_without_domains(f)}",
-        decide(estimate, "above", margin=MARGIN),
-        f"drop of memory minus drop of reasoning, deterministic to high both; {estimate.method}; {_chosen_words()}",
         estimand=f"difference of losses, of models with both tasks above chance, {_OVER}",
-        margin=_POINTS,
-        evidence=(Evidence(estimate, "above", margin=MARGIN),),
+        method="drop of memory minus drop of reasoning, deterministic to high both; "
+        f"{estimate.method}; {_chosen_words()}",
     )
 
 
@@ -211,16 +221,13 @@ def _size_claim(
 ) -> Claim:
     known = group in f.e.all_groups
     estimate = cells.between_models(cells.cell_table(f.e, f.e.mc, group) if known else _no_cells(), members)
-    return Claim(
+    return _by_points(
+        estimate,
         name,
         statement,
         before,
         f"{words} minus the others: {_difference(estimate)}",
-        decide(estimate, "above", margin=MARGIN),
-        estimate.method,
         estimand=f"difference of mean {group} accuracy at the baseline, {_OVER}",
-        margin=_POINTS,
-        evidence=(Evidence(estimate, "above", margin=MARGIN),),
     )
 
 
@@ -247,16 +254,14 @@ def _specialised(f: Findings) -> Claim:
     about = f.e.models.set_index("model").specialised
     special = f.e.replicates_of(about.index[about.astype(bool)])
     estimate = cells.between_models(cells.differences(f.e, PLAIN, f.e.mc), special)
-    return Claim(
+    return _by_points(
+        estimate,
         "specialised_degrade",
         "Task-specialised checkpoints degrade more than general ones",
         "roberta-base-squad2 loses most (.735 → .497)",
         f"drop of the specialised minus that of the others: {_difference(estimate)}",
-        decide(estimate, "above", margin=MARGIN),
-        f"overall accuracy, deterministic to baseline; {estimate.method}",
         estimand=f"difference of mean losses of run-level accuracy, {_OVER}",
-        margin=_POINTS,
-        evidence=(Evidence(estimate, "above", margin=MARGIN),),
+        method=f"overall accuracy, deterministic to baseline; {estimate.method}",
     )
 
 

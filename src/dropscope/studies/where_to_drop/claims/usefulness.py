@@ -13,14 +13,7 @@ from scipy import stats
 from dropscope.analysis import Estimate, effect_over_networks, over_networks, t_factor
 from dropscope.report import ALPHA, Claim, Evidence, decide_all, judge
 from dropscope.runs import LEAST_ERRORS
-from dropscope.studies.where_to_drop.claims.verdicts import (
-    WORDS,
-    by_test,
-    effect_evidence,
-    enough,
-    estimate_of,
-    with_interval,
-)
+from dropscope.studies.where_to_drop.claims import verdicts
 from dropscope.studies.where_to_drop.published import AURC_MARGIN, USEFUL
 from dropscope.studies.where_to_drop.rows import BOTH, PLAIN, StudyRows
 from dropscope.studies.where_to_drop.tables import chosen, find_line
@@ -36,13 +29,13 @@ def useful_claims(study: StudyRows, table: pd.DataFrame) -> list[Claim]:
             if (one := find_line(table, penalty, "rank correlation", measure, "aurc")) is not None
         }
         finding = [
-            f"with error AUROC, {WORDS[penalty]} {with_interval(one)}"
+            f"with error AUROC, {verdicts.WORDS[penalty]} {verdicts.with_interval(one)}"
             for penalty in BOTH
             if (one := find_line(table, penalty, "rank correlation", measure, "error_auroc")) is not None
         ]
         if not known:
             continue
-        text = "; ".join(f"{WORDS[penalty]} {with_interval(one)}" for penalty, one in known.items())
+        text = "; ".join(f"{verdicts.WORDS[penalty]} {verdicts.with_interval(one)}" for penalty, one in known.items())
         claims.append(
             Claim(
                 f"useful-{measure}",
@@ -51,11 +44,14 @@ def useful_claims(study: StudyRows, table: pd.DataFrame) -> list[Claim]:
                 f"rank correlation of penalty and AURC over placements in a network (1 would be agreement): {text}. "
                 f"Free of accuracy (here −1 would be agreement): {'; '.join(finding)}. AURC of the placements of least "
                 f"penalty − least AURC: {'; '.join(_price(study, measure, penalty) for penalty in known)}",
-                decide_all([estimate_of(one, "p") for one in known.values()], "above", bound=USEFUL),
-                f"both penalties, by the interval of the rank correlation; {by_test(next(iter(known.values())))}",
+                decide_all([verdicts.estimate_of(one, "p") for one in known.values()], "above", bound=USEFUL),
+                "both penalties, by the interval of the rank correlation; "
+                f"{verdicts.by_test(next(iter(known.values())))}",
                 estimand="rank correlation of penalty and AURC over the grid, over networks trained alike",
                 margin=f"useful above a rank correlation of {USEFUL:g}",
-                evidence=tuple(effect_evidence(one, "above", WORDS[p], USEFUL) for p, one in known.items()),
+                evidence=tuple(
+                    verdicts.effect_evidence(one, "above", verdicts.WORDS[p], USEFUL) for p, one in known.items()
+                ),
             )
         )
     return claims
@@ -80,10 +76,12 @@ def beats_plain_claims(study: StudyRows) -> list[Claim]:
     level = 1 - ALPHA / max(1, table["measure"].nunique() if len(table) else 1)
     for measure, part in table.groupby("measure", sort=False) if len(table) else ():
         estimate = over_networks(part["difference"].tolist(), level)
-        judged = of_one(part.iloc[0], level) if study.networks == 1 else enough(estimate)
+        judged = of_one(part.iloc[0], level) if study.networks == 1 else verdicts.enough(estimate)
         low, high = (judged.low, judged.high) if study.networks == 1 else (estimate.low, estimate.high)
         margin = AURC_MARGIN * float(part["plain_aurc"].mean())
-        plainly = of_one(part.iloc[0], 0.95) if study.networks == 1 else enough(over_networks([*part["difference"]]))
+        plainly = (
+            of_one(part.iloc[0], 0.95) if study.networks == 1 else verdicts.enough(over_networks([*part["difference"]]))
+        )
         evidence.append(Evidence(plainly, "below", margin=margin, name=str(measure)))
         placements = ", ".join(dict.fromkeys(part["placement"]))
         texts.append(f"{measure} ({placements}) {estimate.value:+.4f} ({low:+.4f} to {high:+.4f})")
@@ -116,7 +114,7 @@ def _price(study: StudyRows, measure: str, penalty: str) -> str:
     rows = study.of(measure)
     cost = effect_over_networks(rows, lambda own: float(own["aurc"][_least(own[penalty])].mean() - own["aurc"].min()))
     tied = effect_over_networks(rows, lambda own: float(_least(own[penalty]).sum())).value
-    return f"{WORDS[penalty]} {with_interval(cost)}" + (
+    return f"{verdicts.WORDS[penalty]} {verdicts.with_interval(cost)}" + (
         f", mean of {tied:,.0f} placements that share it" if tied > 1 else ""
     )
 
