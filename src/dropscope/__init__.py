@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dropscope import measures, scores
+    from dropscope.deploy import DeferralRule, defer
     from dropscope.engine import PlanSummary
     from dropscope.errors import AuditFailed, BadInput, DropscopeError, MissingExtra
     from dropscope.injection import Audit, Noise, Site, Watch, audit, find_sites, injected, watch
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     )
 
 _ROOMS = {
+    "deploy": ("DeferralRule", "defer"),
     "engine": ("PlanSummary",),
     "errors": ("AuditFailed", "BadInput", "DropscopeError", "MissingExtra"),
     "injection": ("Audit", "Noise", "Site", "Watch", "audit", "find_sites", "injected", "watch"),
@@ -61,6 +63,7 @@ __all__ = [
     "AuditFailed",
     "BadInput",
     "Choice",
+    "DeferralRule",
     "DropscopeError",
     "Judgement",
     "LoadedData",
@@ -76,6 +79,7 @@ __all__ = [
     "Watch",
     "__version__",
     "audit",
+    "defer",
     "find_sites",
     "injected",
     "load_data",

@@ -7,7 +7,14 @@ Commands import what they run when they run, so that help and a mistyped option 
 
 from __future__ import annotations
 
-from dropscope.cli import answers, model, pooling, predict, start  # noqa: F401 - importing them adds their commands
+from dropscope.cli import (  # noqa: F401 - importing them adds their commands
+    answers,
+    decisions,
+    model,
+    pooling,
+    predict,
+    start,
+)
 from dropscope.cli.app import app
 from dropscope.cli.studies import (  # noqa: F401 - likewise
     group,

@@ -10,7 +10,7 @@ import typer
 
 from dropscope.checks import check_choice, check_new_file, check_passes
 from dropscope.cli.app import app
-from dropscope.cli.console import print_examples, print_json, records, stderr, stdout
+from dropscope.cli.console import print_examples, print_facts, print_json, records, stderr, stdout
 from dropscope.cli.model import load_both, site_map_of, with_noises
 from dropscope.cli.options import (
     AsJson,
@@ -106,7 +106,7 @@ def run_uncertainty(
     loaded, data = load_both(model, source)
     used = asked or _usual_placement(loaded, data)
     if dry_run:
-        _print_plan({"placement": str(used), "passes": passes, "measures": columns, "would_write": out}, as_json)
+        print_facts({"placement": str(used), "passes": passes, "measures": columns, "would_write": out}, as_json)
         return
     table = uncertainty(loaded.module, used, data, passes, measures=chosen, label=label, errors=errors, **asdict(how))
     classes = int(table[["label", "prediction"]].max().max()) + 1 if "label" in table else 2
@@ -140,13 +140,3 @@ def _write(table: pd.DataFrame, target: Path) -> None:
 
     write = table.to_csv if target.suffix == ".csv" else table.to_parquet
     atomic_write(target, lambda part: write(part, index=False))
-
-
-def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(plan)
-        return
-    for name, value in plan.items():
-        if value is not None:
-            text = ", ".join(value) if isinstance(value, list) else value
-            stdout().print(f"{name.replace('_', ' ')}: {text}", soft_wrap=True)

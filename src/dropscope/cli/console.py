@@ -49,6 +49,17 @@ def print_json(answer: dict[str, Any]) -> None:
     typer.echo(json.dumps(answer, indent=2))
 
 
+def print_facts(facts: dict[str, Any], as_json: bool) -> None:
+    """A line for every fact that is known: what a dry run would do."""
+    if as_json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        if value is not None:
+            text = ", ".join(value) if isinstance(value, list) else value
+            stdout().print(f"{name.replace('_', ' ')}: {text}", soft_wrap=True)
+
+
 def print_plan(plan: dict[str, Any], noise: list[dict[str, Any]], as_json: bool) -> None:
     """What a dry run would do: the model, its inputs, and where noise would go."""
     if as_json:
