@@ -1,27 +1,36 @@
-"""How much nearer to their limit are stratified passes? Errors of what is computed from 100 passes, over repeated runs.
+"""How much nearer to their limit are stratified passes? Errors of what is computed from T passes, over repeated runs.
 
-    python benchmarks/draws.py --data DIR --weights FILE [--images N] [--passes T] [--repeats R] [placement ...]
+    python benchmarks/draws.py --data DIR --weights FILE … [--images N] [--passes T …] [--repeats R] [placement ...]
+    python benchmarks/draws.py --model hf:CHECKPOINT --data TEXTS.csv [placement ...]
 
-DIR holds cifar-10-batches-bin/test_batch.bin, FILE weights of the network of the study `where-to-drop`. The limit is a
-long run under another seed. Ratios are mean squared errors of independent passes over those of stratified ones, with an
-interval over images; bias is the mean error over repeats in units of its standard error, about 1 where there is none.
+DIR holds cifar-10-batches-bin/test_batch.bin, each FILE weights of the network of the study `where-to-drop`. The limit
+is a long run under another seed. Ratios are mean squared errors of independent passes over those of stratified ones: of
+several networks their geometric mean with a t interval over networks, of one with an interval over images. Bias is the mean
+error over repeats in units of its standard error, about 1 where there is none. A flip is an example that is deferred by
+so many passes and kept by the limit, or the reverse, where the tenth of most predictive entropy is deferred.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from safetensors.torch import load_file
+from scipy import stats
+from torch import Tensor, nn
 
 import dropscope as ds
+from dropscope.loading import load_data, load_model
 from gpu_grid import CifarNet, test_images
 
 PLACEMENTS = ["fc1=.5", "fc1=.2", "conv3=.3,fc1=.5", "conv2=.3,conv3=.3,fc1=.3"]
 NAMES = ("mean probability", "predictive entropy", "expected entropy", "bald")
 BLOCK = 16
+DEFERRED = 0.1
+DRAWS = ("independent", "stratified")
 
 
 def estimates(p: Tensor) -> list[Tensor]:
@@ -33,19 +42,22 @@ def estimates(p: Tensor) -> list[Tensor]:
     return [mean, predictive, expected, predictive - expected]
 
 
-def errors(drawn: Tensor, limit: list[Tensor], passes: int, repeats: int) -> list[Tensor]:
+def in_windows(drawn: Tensor, passes: int, repeats: int) -> list[Tensor]:
     """`[repeats, images, …]` for each name: whole blocks are skipped between repeats, which are independent so."""
     apart = -(-passes // BLOCK) * BLOCK
-    windows = drawn.unflatten(0, (repeats, apart))[:, :passes]
-    return [found - exact for found, exact in zip(estimates(windows), limit, strict=True)]
+    found = [estimates(drawn[start : start + passes]) for start in range(0, apart * repeats, apart)]
+    return [torch.stack(values) for values in zip(*found, strict=True)]
 
 
-def ratio(independent: Tensor, stratified: Tensor) -> tuple[float, float, float]:
-    """Of mean squared errors, with a 95 % bootstrap interval over images."""
-    squares = [error.square().mean((0, 2)).numpy() for error in (independent, stratified)]
-    chosen = np.random.default_rng(0).integers(0, len(squares[0]), (2000, len(squares[0])))
-    found = squares[0][chosen].mean(1) / squares[1][chosen].mean(1)
-    return squares[0].mean() / squares[1].mean(), *np.quantile(found, (0.025, 0.975))
+def mean_squares(errors: list[Tensor]) -> list[np.ndarray]:
+    """The mean squared error of each image, for each name."""
+    return [error.square().mean((0, 2)).cpu().numpy() for error in errors]
+
+
+def flips(entropy: Tensor, limit: Tensor) -> float:
+    """The share of decisions of `[repeats, images, 1]` that differ from those of the limit."""
+    threshold = limit.quantile(1 - DEFERRED)
+    return float(((entropy > threshold) != (limit > threshold)).double().mean())
 
 
 def bias(error: Tensor, of_limit: Tensor) -> float:
@@ -57,38 +69,97 @@ def bias(error: Tensor, of_limit: Tensor) -> float:
     return float((error.mean(0).square().mean() / expected.mean()).sqrt())
 
 
+def measure(net: nn.Module, inputs: object, placement: str, options: argparse.Namespace) -> list[dict[str, object]]:
+    """A record for each number of passes: mean squared errors, flips and biases of both draws."""
+    common = {"device": options.device, "progress": False}
+    exact = estimates(ds.sample(net, placement, inputs, options.limit, seed=1, draws="stratified", **common))
+    length = max(-(-passes // BLOCK) for passes in options.passes) * BLOCK * options.repeats
+    records = []
+    drawn = {draws: ds.sample(net, placement, inputs, length, draws=draws, **common) for draws in DRAWS}
+    for passes in options.passes:
+        record: dict[str, object] = {"placement": placement, "passes": passes}
+        errors = {}
+        for draws, p in drawn.items():
+            found = in_windows(p, passes, options.repeats)
+            errors[draws] = [value - limit for value, limit in zip(found, exact, strict=True)]
+            record[f"{draws}_squares"] = [list(map(float, square)) for square in mean_squares(errors[draws])]
+            record[f"{draws}_flips"] = flips(found[1], exact[1])
+        of_limit = [error.var(0) * passes / options.limit for error in errors["stratified"]]
+        for draws, found in errors.items():
+            record[f"{draws}_bias"] = [bias(*pair) for pair in zip(found, of_limit, strict=True)]
+        records.append(record)
+    return records
+
+
+def ratio(records: list[dict[str, object]], name: int) -> tuple[float, float, float]:
+    """Independent over stratified, with a 95 % interval: over networks, or over the images of one."""
+    squares = [[np.array(record[f"{draws}_squares"][name]) for draws in DRAWS] for record in records]
+    if len(records) > 1:
+        logs = np.log([own[0].mean() / own[1].mean() for own in squares])
+        half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / len(logs) ** 0.5
+        return tuple(np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]))
+    [(independent, stratified)] = squares
+    chosen = np.random.default_rng(0).integers(0, len(independent), (2000, len(independent)))
+    found = independent[chosen].mean(1) / stratified[chosen].mean(1)
+    return independent.mean() / stratified.mean(), *np.quantile(found, (0.025, 0.975))
+
+
+def print_table(records: list[dict[str, object]], passes: int) -> None:
+    print(f"\nT = {passes}: mean squared error of independent passes ÷ that of stratified ones (95 % interval)\n")
+    print(f"| placement | {' | '.join(NAMES)} | largest bias, independent | stratified |\n|{'---|' * (len(NAMES) + 3)}")
+    for placement in dict.fromkeys(record["placement"] for record in records):
+        own = [record for record in records if (record["placement"], record["passes"]) == (placement, passes)]
+        shown = " | ".join("{:.2f}× ({:.2f} to {:.2f})".format(*ratio(own, name)) for name in range(len(NAMES)))
+        worst = [max(max(record[f"{draws}_bias"]) for record in own) for draws in DRAWS]
+        print(f"| {placement} | {shown} | {worst[0]:.2f} | {worst[1]:.2f} |")
+
+
+def print_curve(records: list[dict[str, object]]) -> None:
+    print("\nRoot mean squared error of the mean probability, and flips at 10 % deferred, independent / stratified\n")
+    print("| placement | passes | mean probability | bald | flips |\n|---|---|---|---|---|")
+    for placement, passes in dict.fromkeys((record["placement"], record["passes"]) for record in records):
+        own = [record for record in records if (record["placement"], record["passes"]) == (placement, passes)]
+        cells = []
+        for name in (0, 3):
+            roots = [np.mean([record[f"{draws}_squares"][name] for record in own]) ** 0.5 for draws in DRAWS]
+            cells.append("{:.4f} / {:.4f}".format(*roots))
+        share = [np.mean([record[f"{draws}_flips"] for record in own]) for draws in DRAWS]
+        print(f"| {placement} | {passes} | {' | '.join(cells)} | {share[0]:.2%} / {share[1]:.2%} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("placements", nargs="*", default=PLACEMENTS)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--weights", type=Path, nargs="+", default=[])
+    parser.add_argument("--model", help="instead of weights: a checkpoint, whose texts are --data")
     parser.add_argument("--images", type=int, default=100)
-    parser.add_argument("--passes", type=int, default=100)
+    parser.add_argument("--passes", type=int, nargs="+", default=[100])
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--limit", type=int, default=8000, help="passes of the long run")
     parser.add_argument("--device")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    net = CifarNet()
-    net.load_state_dict(torch.load(options.weights, weights_only=True))
-    images, labels = test_images(options.data, 1000)
-    accuracy = (net(images).argmax(1) == labels).float().mean()
-    images = images[: options.images]
-    print(f"{options.images} images, T = {options.passes}, {options.repeats} repeats; accuracy {accuracy:.3f}\n")
-    print(f"| placement | {' | '.join(NAMES)} | bias, independent | bias, stratified |\n|{'---|' * (len(NAMES) + 3)}")
-    length = -(-options.passes // BLOCK) * BLOCK * options.repeats
-    common = {"device": options.device, "progress": False}
-    for placement in options.placements:
-        limit = ds.sample(net, placement, images, options.limit, seed=1, draws="stratified", **common)
-        exact = estimates(limit.cpu())
-        found = {}
-        for draws in ("independent", "stratified"):
-            drawn = ds.sample(net, placement, images, length, draws=draws, **common).cpu()
-            found[draws] = errors(drawn, exact, options.passes, options.repeats)
-        ratios = [ratio(*pair) for pair in zip(*found.values(), strict=True)]
-        shown = " | ".join(f"{value:.2f}× ({low:.2f} to {high:.2f})" for value, low, high in ratios)
-        of_limit = [error.var(0) * options.passes / options.limit for error in found["stratified"]]
-        biases = [" ".join(f"{bias(*pair):.2f}" for pair in zip(e, of_limit, strict=True)) for e in found.values()]
-        print(f"| {placement} | {shown} | {' | '.join(biases)} |", flush=True)
+    records = []
+    if options.model:
+        loaded = load_model(options.model)
+        texts = load_data(str(options.data), loaded)
+        for placement in options.placements:
+            records += measure(loaded.module, texts, placement, options)
+    for weights in options.weights:
+        net = CifarNet()
+        net.load_state_dict(load_file(weights))
+        images, labels = test_images(options.data, 1000)
+        print(f"{weights.name}: accuracy {(net(images).argmax(1) == labels).float().mean():.3f}", flush=True)
+        for placement in options.placements:
+            found = measure(net, images[: options.images], placement, options)
+            records += [{"network": weights.name, **record} for record in found]
+    print(f"\n{options.images} images, {options.repeats} repeats, limit of {options.limit} passes")
+    for passes in options.passes:
+        print_table(records, passes)
+    print_curve(records)
+    if options.json is not None:
+        options.json.write_text(json.dumps(records))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ entropy, with the labels of the averaged probabilities.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,25 +16,21 @@ import torch
 from torch import Tensor
 
 from dropscope import scores
-from dropscope.analysis import absolute_sum_interval, bootstrap, resamples, t_interval
+from dropscope.analysis import absolute_sum_interval, resamples, t_interval
 from dropscope.studies.transformer_profile.rows import PLAIN, Evaluations
 
 REPLICATES = 1_000
 FEWEST_ERRORS = 10  # with fewer, no interval of a risk holds what it promises
-_AT_ONCE = 1 << 20  # resampled items handled at once
+_AT_ONCE = 1 << 17  # counts handled at once: more do not stay in the cache
 
-# Of (probabilities [..., n, C], labels, correct, predictive entropy, BALD), and the plain pass's correctness
-Score = Callable[[Mapping[str, Tensor]], Tensor]
-SCORES: dict[str, Score] = {
-    "ece": lambda x: scores.ece(x["probability"], x["label"]),
-    "brier": lambda x: scores.brier(x["probability"], x["label"]),
-    "nll": lambda x: scores.nll(x["probability"], x["label"]),
-    "aurc": lambda x: scores.aurc(x["predictive_entropy"], x["correct"]),
-    "accuracy": lambda x: x["correct"].double().mean(-1),
-    "aurc_plain_labels": lambda x: scores.aurc(x["predictive_entropy"], x["plain_correct"]),
-    "aurc_plain_labels_bald": lambda x: scores.aurc(x["bald"], x["plain_correct"]),
+# Each with the column that ranks and the column of what is right
+RISKS = {
+    "aurc": ("predictive_entropy", "correct"),
+    "aurc_plain_labels": ("predictive_entropy", "plain_correct"),
+    "aurc_plain_labels_bald": ("bald", "plain_correct"),
 }
 CALIBRATION = ("ece", "brier", "nll", "aurc")
+SCORES = (*CALIBRATION, "accuracy", "aurc_plain_labels", "aurc_plain_labels_bald")
 
 
 @dataclass(frozen=True)
@@ -151,16 +147,34 @@ def _tensors(items: pd.DataFrame, plain: pd.DataFrame | None) -> dict[str, Tenso
 
 
 def _scored(tensors: Mapping[str, Tensor], indices: Sequence[Tensor], contexts: int) -> ScoreReplicates:
-    value = {name: float(score(tensors)) for name, score in SCORES.items()}
+    terms = scores.calibration_terms(scores.confidences_of(tensors["probability"], tensors["label"]))
     right = int(tensors["correct"].sum())
-    errors = min(right, len(tensors["correct"]) - right)
-    terms = scores.calibration_terms(scores.confidences_of(tensors["probability"], tensors["label"]))[:, :-2].numpy()
-    bins = terms.mean(0), np.stack([terms[chosen.numpy()].mean(0) for chosen in indices]) if indices else terms[:0]
+    errors = min(right, len(terms) - right)
+    once = torch.ones(1, len(terms), dtype=torch.float64)
+    value = {name: float(score) for name, score in _weighted(tensors, terms, once).items()}
+    bins = terms[:, :-2].mean(0).numpy()
     if not indices:
-        return ScoreReplicates(value, {name: torch.empty(0, dtype=torch.float64) for name in SCORES}, bins, 1, errors)
+        nothing = {name: torch.empty(0, dtype=torch.float64) for name in SCORES}
+        return ScoreReplicates(value, nothing, (bins, terms[:0, :-2].numpy()), 1, errors)
+    at_once = max(1, _AT_ONCE // len(terms))
+    parts, means = [], []
+    for start in range(0, len(indices), at_once):
+        drawn = indices[start : start + at_once]
+        counts = torch.stack([torch.bincount(chosen, minlength=len(terms)) for chosen in drawn]).double()
+        parts.append(_weighted(tensors, terms, counts))
+        means.append(_means(terms[:, :-2], counts))
+    replicates = {name: torch.cat([part[name] for part in parts]) for name in SCORES}
+    return ScoreReplicates(value, replicates, (bins, torch.cat(means).numpy()), contexts, errors)
 
-    def on_resamples(chosen: Tensor) -> dict[str, Tensor]:
-        drawn = {name: values[chosen] for name, values in tensors.items()}
-        return {name: score(drawn) for name, score in SCORES.items()}
 
-    return ScoreReplicates(value, bootstrap(on_resamples, indices, _AT_ONCE), bins, contexts, errors)
+def _weighted(tensors: Mapping[str, Tensor], terms: Tensor, counts: Tensor) -> dict[str, Tensor]:
+    """Every score of items that count so often, `[replicates]`."""
+    found = scores.calibration_of(_means(terms, counts))
+    found["accuracy"] = _means(tensors["correct"].double()[:, None], counts)[:, 0]
+    return found | {
+        name: scores.weighted_aurc(tensors[ranks], tensors[right], counts) for name, (ranks, right) in RISKS.items()
+    }
+
+
+def _means(values: Tensor, counts: Tensor) -> Tensor:
+    return counts @ values / counts.sum(1, keepdim=True)

@@ -19,6 +19,7 @@ import torch
 from dropscope.atomic import output_folder
 from dropscope.device import as_device
 from dropscope.errors import BadInput, DropscopeError, Phrase, first_line
+from dropscope.progress import stage
 from dropscope.report import Claim, Registration, Summary, claim_folder, write_claims
 from dropscope.studies.transformer_profile import cells, claims, published, robustness
 from dropscope.studies.transformer_profile.checkpoints import kind_of, read_checkpoints
@@ -133,7 +134,8 @@ def run(plan: Plan) -> Outcome:
     models = write_tables(
         plan.folder, reasons_by_name, plan.tuning.learning_rate, plan.configurations, plan.surface
     )  # fmt: skip
-    summary, tables = write_report(plan, models)
+    with stage("intervals, tables and figures"):
+        summary, tables = write_report(plan, models)
     write_claims(plan.folder, STUDY, str(plan.spec["data"]), summary.claims)
     rows = {"models": models, "passes": pd.read_parquet(plan.folder / "passes.parquet")}
     return Outcome(plan.folder, summary.claims, {**tables, **rows}, summary)
