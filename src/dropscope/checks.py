@@ -51,7 +51,11 @@ def check_count(value: object, name: str, example: int) -> int:
     return value
 
 
-def check_passes(passes: object) -> int:
+def check_passes(passes: object, *words: str) -> int:
+    """The number of passes, in whose place some `words` may stand."""
+    if words and isinstance(passes, str):
+        what, remedy = f"passes must be a whole number or {' or '.join(map(repr, words))}", nearest(passes, words)
+        raise BadInput(what, "passes", passes, remedy if "did you mean" in remedy else "write passes=100")
     return check_count(passes, "passes", 100)
 
 

@@ -141,6 +141,31 @@ def test_mistakes_are_one_line(run: Callable[..., Any], option: str, value: str,
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_passes_may_be_as_many_as_a_goal_takes(run: Callable[..., Any]) -> None:
+    arguments = ("uncertainty", "net.py:model", "--data", "net.py:data", "--passes", "auto", "--defer", "0.2")
+    answer = json.loads(run(*arguments, "--json").stdout)
+    deferred = [row["deferred"] for row in answer["examples"]]
+    assert sum(deferred) == round(0.2 * len(deferred))
+    assert all(8 <= row["passes"] <= 48 for row in answer["examples"])
+    assert 0 < answer["threshold"] < 2
+    printed = run(*arguments, "--show", "3").stdout
+    assert f"{sum(deferred)} deferred (predictive_entropy above {answer['threshold']:.4g})" in printed
+
+
+@pytest.mark.parametrize(
+    ("named", "options"),
+    [
+        ("--passes", ("--passes", "atuo")),
+        ("--passes", ("--passes", "20", "--defer", "0.1")),
+        ("--defer", ("--passes", "auto", "--defer", "10")),
+        ("--sort", ("--passes", "auto", "--defer", "0.1", "--measures", "bald,margin", "--sort", "margin")),
+    ],
+)
+def test_a_goal_that_cannot_be_names_its_flag(run: Callable[..., Any], named: str, options: tuple[str, ...]) -> None:
+    result = run("uncertainty", "net.py:model", "--data", "net.py:data", *options, code=2)
+    assert f"error: {named} must" in result.stderr
+
+
 def test_a_dry_run_of_uncertainty_says_what_it_would_write(run: Callable[..., Any], tmp_path: Path) -> None:
     arguments = ("uncertainty", "net.py:model", "--data", "net.py:data", "--out", "table.csv", "--dry-run", "--json")
     plan = json.loads(run(*arguments).stdout)

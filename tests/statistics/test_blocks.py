@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dropscope import measures
-from dropscope.statistics.blocks import BLOCKS, BlockedStatistics, begin_statistics, block_size
+from dropscope.statistics.blocks import BLOCKS, BlockedStatistics, begin_statistics, block_size, growing_block
 from dropscope.statistics.running import PassStatistics
 from support.errors import refused
 
@@ -96,3 +97,54 @@ def test_blocks_are_kept_where_they_are_asked_for() -> None:
     assert (kept.block, kept.needs) == (16, {"sum_p"})
     with refused("passes"):
         kept.add_sums(torch.zeros(3, 8), 4)
+
+
+# --- runs whose length is open ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_joined_blocks_are_those_of_a_run_of_that_block(name: str) -> None:
+    p, row = some_passes(48), measures.TABLE[name]
+    joined = kept_of(p[:16], 1)
+    joined.join(4)
+    joined.update(p[16:], passes_dim=0)
+    assert (joined.block, joined.blocks) == (4, 12)
+    torch.testing.assert_close(joined.jackknife(row), kept_of(p, 4).jackknife(row), rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_chosen_examples_go_on_as_if_they_had_been_alone(name: str) -> None:
+    p, chosen, row = some_passes(40).unsqueeze(1), torch.tensor([7, 2, 5]), measures.TABLE[name]
+    plain = some_passes(1, 9, 99)[0]
+
+    def begun(of: Tensor) -> BlockedStatistics:
+        return BlockedStatistics(NEEDS, plain[of], block=5)
+
+    whole, alone = begun(torch.arange(9)), begun(chosen)
+    whole.update(p[:15], passes_dim=0)
+    taken = whole.take(chosen)
+    whole.update(p[15:], passes_dim=0)
+    taken.update(p[15:, :, chosen], passes_dim=0)
+    alone.update(p[:, :, chosen], passes_dim=0)
+    for found in (row(taken), row(whole)[:, chosen]):
+        torch.testing.assert_close(found, row(alone))
+    torch.testing.assert_close(taken.jackknife(row), alone.jackknife(row), rtol=1e-4, atol=1e-9)
+
+
+def test_the_correction_takes_the_bias_of_few_passes_away() -> None:
+    p, row = some_passes(8 * 400, cells=40), measures.TABLE["predictive_entropy"]
+    runs = [kept_of(part, 1) for part in p.split(8)]
+    limit = row(kept_of(p, 400))
+    plain, corrected = (
+        torch.stack([of(kept).double() for kept in runs]).mean(0) - limit
+        for of in (row, lambda kept: kept.corrected(row)[0])
+    )
+    assert corrected.abs().mean() < 0.2 * plain.abs().mean()
+
+
+def test_growing_blocks_divide_each_other_and_are_at_most_sixteen() -> None:
+    for draws in ("independent", "stratified"):
+        sizes = [growing_block(passes, draws) for passes in range(8, 600)]
+        assert all(later % earlier == 0 for earlier, later in itertools.pairwise(sizes))
+        assert all(passes / size <= 16 for passes, size in zip(range(8, 600), sizes, strict=True))
+    assert growing_block(128, "stratified") == 16

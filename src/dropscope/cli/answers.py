@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,6 +16,7 @@ from dropscope.cli.options import (
     AsJson,
     DataOptions,
     DryRun,
+    GoalOptions,
     LabelRule,
     Measures,
     ModelName,
@@ -24,6 +25,7 @@ from dropscope.cli.options import (
     takes_records,
     words,
 )
+from dropscope.errors import BadInput
 from dropscope.placement import Placement
 
 if TYPE_CHECKING:
@@ -75,12 +77,13 @@ def run_uncertainty(
     model: ModelName,
     source: DataOptions,
     how: PassOptions,
+    goal: GoalOptions,
     placement: Annotated[
         str | None, typer.Option(help="Where noise goes. Default: the model's own dropout, else last=0.5.")
     ] = None,
     measures: Measures = None,
     sort: Annotated[str | None, typer.Option(help="Measure to sort by, the most uncertain first.")] = None,
-    passes: Passes = 100,
+    passes: Annotated[str, typer.Option(help="Passes per example; auto: as many as its goal takes.")] = "100",
     label: LabelRule = "mean",
     errors: Annotated[
         bool, typer.Option(help="Beside each measure, how far another seed would move it: its Monte Carlo error.")
@@ -95,28 +98,40 @@ def run_uncertainty(
     # A mistake in it is reported before torch is imported.
     asked = None if placement is None else with_noises(model, lambda: Placement.parse(placement))
     target = None if out is None else check_new_file(out, "out", TABLE_FORMS, overwrite=overwrite)
-    check_passes(passes)
+    count = _count(passes)
     from dropscope import measures as known
-    from dropscope.runs import uncertainty
+    from dropscope.runs import goal_of, uncertainty
 
     chosen = None if measures is None else list(words(measures))
-    columns = [row.name for row in known.resolve(chosen)]
+    rows = known.resolve(chosen)
+    columns = [row.name for row in rows]
     by = sort or next((name for name in ("predictive_entropy", "plain_entropy") if name in columns), columns[0])
     check_choice(by, "sort", columns)
+    try:
+        goal_of(count, rows, by=by if count == "auto" else None, **asdict(goal))
+    except BadInput as error:
+        if error.name != "by":
+            raise
+        what, remedy = (text.replace("by", "sort", 1) for text in (error.what, error.remedy))
+        raise BadInput(what, "sort", by, remedy) from error
     loaded, data = load_both(model, source)
     used = asked or _usual_placement(loaded, data)
     if dry_run:
         print_facts({"placement": str(used), "passes": passes, "measures": columns, "would_write": out}, as_json)
         return
-    table = uncertainty(loaded.module, used, data, passes, measures=chosen, label=label, errors=errors, **asdict(how))
+    table = uncertainty(
+        loaded.module, used, data, count, measures=chosen, label=label, errors=errors, **asdict(how), **asdict(goal),
+        by=by if count == "auto" else None,
+    )  # fmt: skip
     classes = int(table[["label", "prediction"]].max().max()) + 1 if "label" in table else 2
     table = table.sort_values(by, ascending=False, kind="stable").reset_index(drop=True)
     if target is not None:
         _write(table, target)
     if as_json:
-        print_json({"placement": str(used), "sorted_by": by, "file": out, "examples": records(table)})
+        answer = {"placement": str(used), "sorted_by": by, "file": out, **table.attrs}
+        print_json({**answer, "examples": records(table)})
         return
-    ran = "one plain pass" if used.is_none else f"placement {used}, {passes} passes"
+    ran = "one plain pass" if used.is_none else f"placement {used}, {_passes_run(table, passes)}"
     stdout().print(f"{ran}, sorted by {by}", soft_wrap=True)
     print_examples(table.head(show), by)
     if "correct" in table and table.correct.mean() < 0.5 / max(classes, 2):
@@ -125,6 +140,28 @@ def run_uncertainty(
     left = f" ({show} shown)" if show < len(table) else ""
     where = f", all in {target}" if target is not None else "; --out FILE.csv writes them all" if left else ""
     stdout().print(f"{len(table)} examples{left}{accuracy}{where}", soft_wrap=True)
+    if "settled" in table:
+        stdout().print(_outcome(table, by), soft_wrap=True)
+
+
+def _count(text: str) -> int | Literal["auto"]:
+    return "auto" if text == "auto" else check_passes(int(text) if text.isdecimal() else text, "auto")
+
+
+def _passes_run(table: pd.DataFrame, asked: str) -> str:
+    if "settled" not in table:
+        return f"{asked} passes"
+    return f"{table.passes.min()} to {table.passes.max()} passes ({table.passes.mean():.1f} on average)"
+
+
+def _outcome(table: pd.DataFrame, by: str) -> str:
+    """What a goal came to: how many examples are deferred, and for how many the passes were not enough."""
+    left = int((~table.settled).sum())
+    unsettled = f"not settled after {table.passes.max()} passes: {left}" if left else "all settled"
+    if "deferred" not in table:
+        return unsettled
+    share = f"{int(table.deferred.sum())} deferred ({by} above {table.attrs['threshold']:.4g})"
+    return f"{share}; {unsettled}"
 
 
 def _usual_placement(loaded: LoadedModel, data: LoadedData) -> Placement:

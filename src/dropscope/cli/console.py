@@ -132,6 +132,8 @@ def print_examples(table: pd.DataFrame, by: str) -> None:
     columns.append(Column(by, [f"{value:.4g}" for value in table[by]], right=True))
     if f"{by}_error" in table and table[f"{by}_error"].notna().all():
         columns.append(Column("± error", [f"{value:.2g}" for value in table[f"{by}_error"]], right=True, rank=2))
+    if "settled" in table:
+        columns.append(Column("passes", [str(value) for value in table.passes], right=True, rank=3))
     left = stdout().width - sum(column.width + GAP for column in columns)
     examples = [cut(" ".join(str(value).split()), max(left, _CLASS)) for value in table["id"]]
     print_table([Column("example", examples), *columns])

@@ -167,6 +167,25 @@ class PassOptions:
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
 
 
+@dataclass(frozen=True)
+class GoalOptions:
+    """When an example has had enough passes, for --passes auto; the fields are arguments of `uncertainty`.
+
+    Attributes:
+        tolerance: With --passes auto: the largest Monte Carlo error of the measure. Default without a goal: 0.01.
+        threshold: With --passes auto: defer examples whose measure is above it.
+        defer: With --passes auto: defer this share of the examples, the most uncertain, such as 0.1.
+        error_rate: With --passes auto: how often an example that is settled may be on the wrong side.
+        at_most: With --passes auto: passes of an example. Default: 48 where examples are deferred, else 512.
+    """
+
+    tolerance: float | None = None
+    threshold: float | None = None
+    defer: float | None = None
+    error_rate: float = 0.1
+    at_most: int | None = None
+
+
 # --- lists ------------------------------------------------------------------------------------------------------------
 
 

@@ -193,7 +193,9 @@ def resolve(
     return rows
 
 
-_COLUMNS = {"id", "group", "label", "prediction", "predicted_class", "probability", "correct"}
+_COLUMNS = {
+    "id", "group", "label", "prediction", "predicted_class", "probability", "correct", "passes", "settled", "deferred",
+}  # fmt: skip
 
 
 def _stated_name(measure: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from dropscope.runs.continuations import score_continuations
 from dropscope.runs.folders import open_run
+from dropscope.runs.goals import goal_of
 from dropscope.runs.passes import maps, sample, uncertainty
 from dropscope.runs.plots import draw_accuracy_curves
 from dropscope.runs.ranking import choice_notes, difference_cells
@@ -19,6 +20,7 @@ __all__ = [
     "deferral_table",
     "difference_cells",
     "draw_accuracy_curves",
+    "goal_of",
     "judge",
     "maps",
     "open_run",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -15,11 +15,14 @@ from dropscope import measures as measures_module
 from dropscope.checks import check_choice, check_passes
 from dropscope.device import free_bytes
 from dropscope.engine import Engine, Session, SessionOptions, StatisticsBlock, choose_engine, open_session
+from dropscope.errors import BadInput, Phrase
 from dropscope.measures import Measure
 from dropscope.parameters import shares
 from dropscope.placement import Placement
 from dropscope.progress import track
 from dropscope.runs.dense import dense_table
+from dropscope.runs.goals import Goal, goal_of
+from dropscope.runs.rounds import stopped_batches
 from dropscope.runs.samples import joined, measured_on_passes
 from dropscope.statistics import BLOCKS, BlockedStatistics, PassStatistics
 
@@ -77,11 +80,17 @@ def uncertainty(
     model: nn.Module,
     placement: Placement | str,
     data: Any,
-    passes: int = 100,
+    passes: int | Literal["auto"] = 100,
     *,
     measures: Chosen = None,
     label: str = "mean",
     errors: bool = True,
+    tolerance: float | None = None,
+    threshold: float | None = None,
+    defer: float | None = None,
+    by: str | None = None,
+    error_rate: float = 0.1,
+    at_most: int | None = None,
     engine: str = "auto",
     progress: bool | None = None,
     **options: Unpack[SessionOptions],
@@ -93,12 +102,19 @@ def uncertainty(
         placement: Which sites get which noise at which rate, such as "last=0.5", "conv2=0.3,fc1=0.5" or "own".
         data: `(inputs, labels)`, inputs alone, a Dataset, a DataLoader, an iterable of batches, or a tokenised
             `datasets.Dataset`. Inputs are a tensor, a tuple of tensors or a dict of tensors.
-        passes: How many stochastic forwards.
+        passes: How many stochastic forwards; or "auto", which gives each example as many as its goal takes: the
+            tolerance is met, or the comparison with a threshold is settled.
         measures: Names from `dropscope.measures`, or functions of your own; None takes `measures.DEFAULT`,
             "all" every one of them.
         label: Whether "mean" (the averaged passes) or "plain" (the pass without noise) decides the prediction.
         errors: Whether each measure of the statistics comes with its Monte Carlo standard error, `bald_error`: how far
             it would be from itself under another seed. Dense outputs have none.
+        tolerance: For "auto": the largest Monte Carlo standard error of the measure; 0.01 where no goal is given.
+        threshold: For "auto": an example is deferred where the measure lies above it.
+        defer: For "auto": the share of the examples to defer, the most uncertain ones of these data.
+        by: For "auto": the measure of the goal; None takes predictive_entropy, or the first where that is not measured.
+        error_rate: For "auto": the largest probability that a settled example is on the wrong side of the threshold.
+        at_most: For "auto": passes of an example; None means 48 where examples are deferred, else 512.
         engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
         progress: True or False; None shows progress where it is read.
 
@@ -106,6 +122,8 @@ def uncertainty(
         A table in the order of the data: `id`, `group`, `label`, `prediction`, `true_class` and `predicted_class`
         (their names), `correct` (those that are known), `probability` of the prediction, a column per measure, and
         those of their errors (NaN where all passes are one block: one pass, or 16 and fewer of stratified draws).
+        With passes="auto", before the measures: `passes` that each example took, `settled` (whether its goal was met
+        before `at_most`) and, with a threshold or a share, `deferred`; `table.attrs["threshold"]` is the one found.
         Dense outputs have, in place of these predictions, `dice` and `dice_1`, `dice_2`, … (or names) of all classes
         but the background, the first; and each measure as its mean over the predicted foreground (`bald`) and each
         structure (`bald_1`, …). With outputs="multilabel_logits", means over the labels.
@@ -119,18 +137,62 @@ def uncertainty(
         >>> table = uncertainty(net, "last=0.5", (torch.randn(6, 4), [0, 1, 2, 0, 1, 2]), passes=20)
         >>> list(table.columns)[:6], len(table)
         (['id', 'label', 'prediction', 'probability', 'correct', 'variation_predicted'], 6)
+        >>> table = uncertainty(net, "last=0.5", torch.randn(50, 4), passes="auto", defer=0.1)
+        >>> int(table.deferred.sum()), bool(table.passes.between(8, 48).all())
+        (5, True)
     """
     check_choice(label, "label", LABELS)
+    rows = measures_module.resolve(measures)
+    goal = goal_of(
+        passes, rows, tolerance=tolerance, threshold=threshold, defer=defer, by=by, error_rate=error_rate,
+        at_most=at_most,
+    )  # fmt: skip
     session = open_session(model, data, **options)
+    if goal is not None:
+        return _until(goal, session, placement, rows, engine, label=label, errors=errors, show=progress)
+    assert isinstance(passes, int)
     frames = []
     running, blocks = _measured(
-        session, placement, passes, measures, engine, show=progress, errors=errors and not session.dense
+        session, placement, passes, rows, engine, show=progress, errors=errors and not session.dense
     )
     for block, values in blocks:
         mean = block.chunks[0][1].mean[0] if label == "mean" else block.plain.movedim(1, -1)
         frames.append(_table(session, block, mean.cpu(), values))
-    table = pd.concat(frames, ignore_index=True)
-    order = running.session.data.order
+    return _rows_in_order(frames, running.session)
+
+
+def _until(
+    goal: Goal, session: Session, placement: Placement | str, rows: list[Measure], engine: str, *, label: str,
+    errors: bool, show: bool | None,
+) -> pd.DataFrame:  # fmt: skip
+    """As many passes of each example as the goal takes."""
+    if session.dense:
+        received = Phrase("one prediction per voxel, pixel or label")
+        raise BadInput("model must predict whole examples for passes='auto'", "model", received, "give a number")
+    running = _engine(session, placement, goal.at_most, engine)
+    if not running.placements[0]:
+        raise BadInput("placement must have noise for passes='auto'", "placement", str(placement), "write passes=1")
+    needs = {"sum_p"}.union(*(row.needs for row in rows))
+    frames, threshold = [], None
+    with track("measuring", session.data.n * goal.at_most, show=show) as tick:
+        for done, threshold in stopped_batches(running, rows, needs, goal, tick):
+            found: dict[str, Tensor] = {"passes": done.passes, "settled": done.settled}
+            if threshold is not None:
+                found["deferred"] = done.places > threshold
+            found |= {row.name: row(done.plain) if row.of == "plain" else done.values[row.name] for row in rows}
+            if errors:
+                found |= {name: value for name, value in done.values.items() if name not in found}
+            mean = done.mean if label == "mean" else done.plain.cpu()
+            frames.append(_table(session, StatisticsBlock(done.batch, done.plain, []), mean, found))
+    table = _rows_in_order(frames, running.session)
+    if threshold is not None:
+        table.attrs["threshold"] = goal.unscaled(threshold)
+    return table
+
+
+def _rows_in_order(frames: list[pd.DataFrame], session: Session) -> pd.DataFrame:
+    """One table in the order of the data, however they were batched."""
+    table, order = pd.concat(frames, ignore_index=True), session.data.order
     return table if order is None else table.iloc[np.argsort(order.numpy())].reset_index(drop=True)
 
 

@@ -1,6 +1,6 @@
 """Running statistics over passes: update, merge, read. The passes themselves are never kept."""
 
-from dropscope.statistics.blocks import BLOCKS, BlockedStatistics, begin_statistics
+from dropscope.statistics.blocks import BLOCKS, BlockedStatistics, begin_statistics, growing_block
 from dropscope.statistics.histograms import HistogramSummary, summarize, top_two
 from dropscope.statistics.running import PassStatistics, from_passes
 from dropscope.statistics.sums import CHEAP, statistics_bytes
@@ -13,6 +13,7 @@ __all__ = [
     "PassStatistics",
     "begin_statistics",
     "from_passes",
+    "growing_block",
     "statistics_bytes",
     "summarize",
     "top_two",

@@ -1,7 +1,8 @@
 """Monte Carlo error: statistics of passes that remember their sums after every block, and the jackknife over blocks.
 
 Blocks are what is independent: a few passes each where draws are independent, whole blocks of 16 where they are
-stratified. At most 16 of them are kept, whatever the number of passes.
+stratified. At most 16 of them are kept, whatever the number of passes. Where that is open, blocks are joined as they
+become many, and examples that are done with are left out.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput
+from dropscope.statistics.histograms import Waiting
 from dropscope.statistics.running import CONSTANT, PassStatistics
 
 BLOCKS = "blocks"  # among the needs that an engine is given: the sums after every block are kept too
 _KEPT = 16  # blocks, at most
 _STRATIFIED = 16  # passes of a block of stratified draws
+_ENOUGH = 8  # of those, from which on they are the blocks of a run whose length is open
+_EXAMPLES = {"sum_p": -2, "squared": -2, "shift": -2, "votes": -2, "plain_class": -2, "histogram": -3}  # else the last
 
 
 def block_size(passes: int, draws: str) -> int:
@@ -29,6 +33,21 @@ def block_size(passes: int, draws: str) -> int:
     """
     step = _STRATIFIED if draws == "stratified" else 1
     return step * max(1, math.ceil(passes / (_KEPT * step)))
+
+
+def growing_block(passes: int, draws: str) -> int:
+    """Passes of a block so far, in a run whose length is open: each size divides the later ones.
+
+    Passes of a stratified block spread less about their mean than independent ones, so that with few such blocks
+    smaller ones are taken, and the error is rather too large.
+
+    >>> [growing_block(passes, "independent") for passes in (8, 16, 24, 48, 200)]
+    [1, 1, 2, 4, 16]
+    >>> [growing_block(passes, "stratified") for passes in (8, 16, 24, 48, 128, 200)]
+    [1, 1, 2, 4, 16, 16]
+    """
+    size = 1 << max(0, math.ceil(math.log2(passes / _KEPT)))
+    return max(size, _STRATIFIED) if draws == "stratified" and passes >= _ENOUGH * _STRATIFIED else size
 
 
 def begin_statistics(needs: Collection[str], plain: Tensor | None, passes: int, draws: str) -> PassStatistics:
@@ -77,11 +96,31 @@ class BlockedStatistics(PassStatistics):
         self._count_waiting()
         return {name: value.clone() for name, value in self.state.items() if name not in CONSTANT}
 
+    @property
+    def blocks(self) -> int:
+        """How many there are, one that is cut short included."""
+        return math.ceil(self.passes / self.block)
+
+    def join(self, block: int) -> None:
+        """Joins neighbouring blocks to larger ones, of a multiple of as many passes."""
+        self.block = block
+        self._after = [(passes, sums) for passes, sums in self._after if passes % block == 0]
+
+    def take(self, examples: Tensor) -> BlockedStatistics:
+        """The statistics of chosen examples `[..., n, C]`, by their numbers."""
+        self._count_waiting()
+        chosen = copy.copy(self)
+        vars(chosen).update(
+            derived={},
+            state=_taken(self.state, examples),
+            _after=[(passes, _taken(sums, examples)) for passes, sums in self._after],
+            _shape=torch.Size((*self._shape[:-2], len(examples), self._shape[-1])),
+            _waiting=Waiting(),
+        )
+        return chosen
+
     def jackknife(self, measure: Callable[[PassStatistics], Tensor]) -> Tensor:
         """The standard error of a measure, over blocks of which one at a time is left out.
-
-        The jackknife of groups of unequal size (Busing, Meijer and van der Leeden 1999), each pseudo-value weighed by
-        its own share: a last block that is cut short varies more than the others where draws are stratified.
 
         Args:
             measure: A function of statistics.
@@ -96,10 +135,24 @@ class BlockedStatistics(PassStatistics):
             >>> torch.allclose(error, torch.tensor([0.2, 0.4, 0.9]).std().double() / 3**0.5)
             True
         """
+        return self.corrected(measure)[1]
+
+    def corrected(self, measure: Callable[[PassStatistics], Tensor]) -> tuple[Tensor, Tensor]:
+        """A measure without the bias that falls with the number of passes, and its standard error.
+
+        The jackknife of groups of unequal size (Busing, Meijer and van der Leeden 1999), each pseudo-value weighed by
+        its own share: a last block that is cut short varies more than the others where draws are stratified.
+
+        Args:
+            measure: A function of statistics.
+
+        Returns:
+            Both shaped like the measure, float64; the error is NaN where `jackknife` is, and the measure as it is.
+        """
         whole = measure(self).double()
         ends = [*self._after] if self.passes % self.block == 0 else [*self._after, (self.passes, self._sums())]
         if len(ends) < 2 or self.passes - self.block < 2:  # what is left of two passes has no spread
-            return torch.full_like(whole, math.nan)
+            return whole, torch.full_like(whole, math.nan)
         nothing = {name: torch.zeros_like(value) for name, value in self._sums().items()}
         shares, alone = [], []
         for (first, before), (last, after) in zip([(0, nothing), *ends[:-1]], ends, strict=True):
@@ -108,11 +161,11 @@ class BlockedStatistics(PassStatistics):
             left = measure(self._without(block, last - first)).double()
             shares.append(share)
             alone.append((whole - (1 - share) * left) / share)  # pseudo-values
-        centre = sum(share * value for share, value in zip(shares, alone, strict=True))
+        centre = torch.stack([share * value for share, value in zip(shares, alone, strict=True)]).sum(0)
         squares = [
             (share * (value - centre)).square() / (1 - share) for share, value in zip(shares, alone, strict=True)
         ]
-        return torch.stack(squares).sum(0).sqrt()
+        return centre, torch.stack(squares).sum(0).sqrt()
 
     def _without(self, block: Mapping[str, Tensor], passes: int) -> PassStatistics:
         """The statistics of all passes but those of a block."""
@@ -120,3 +173,7 @@ class BlockedStatistics(PassStatistics):
         rest.passes, rest.derived = self.passes - passes, {}
         rest.state = self.state | {name: self.state[name] - value for name, value in block.items()}
         return rest
+
+
+def _taken(state: Mapping[str, Tensor], examples: Tensor) -> dict[str, Tensor]:
+    return {name: value.index_select(_EXAMPLES.get(name, -1), examples) for name, value in state.items()}
