@@ -5,8 +5,8 @@
 
 DIR holds cifar-10-batches-bin/test_batch.bin, each FILE weights of the network of the study `where-to-drop`. The limit
 is a long run under another seed. Ratios are mean squared errors of independent passes over those of stratified ones: of
-several networks their geometric mean with a t interval over networks, of one with an interval over images. Bias is the mean
-error over repeats in units of its standard error, about 1 where there is none. A flip is an example that is deferred by
+several networks their geometric mean with a t interval over networks, of one with an interval over images. Bias is the
+mean error over repeats in units of its standard error, about 1 where there is none. A flip is an example that is deferred by
 so many passes and kept by the limit, or the reverse, where the tenth of most predictive entropy is deferred.
 """
 
@@ -127,6 +127,36 @@ def print_curve(records: list[dict[str, object]]) -> None:
         print(f"| {placement} | {passes} | {' | '.join(cells)} | {share[0]:.2%} / {share[1]:.2%} |")
 
 
+def draw(records: list[dict[str, object]], path: Path) -> None:
+    """Errors and flips against the number of passes, for both draws."""
+    import matplotlib.pyplot as plt
+
+    passes = sorted({record["passes"] for record in records})
+    figure, (mean, bald, flipped) = plt.subplots(1, 3, figsize=(12, 3.8), layout="constrained")
+    for place, placement in enumerate(dict.fromkeys(record["placement"] for record in records)):
+        own = [[r for r in records if (r["placement"], r["passes"]) == (placement, t)] for t in passes]
+        for draws, line, mark in zip(DRAWS, ("--", "-"), ("o", "s"), strict=True):
+            style = {"color": f"C{place}", "marker": mark, "ms": 4, "mfc": "white" if line == "--" else f"C{place}"}
+            for axes, name in ((mean, 0), (bald, 3)):
+                roots = [np.mean([r[f"{draws}_squares"][name] for r in some]) ** 0.5 for some in own]
+                axes.plot(passes, roots, line, label=f"{placement}, {draws}", **style)
+            flipped.plot(passes, [100 * np.mean([r[f"{draws}_flips"] for r in some]) for some in own], line, **style)
+    titles = "error of the mean probability", "error of BALD (nats)", "decisions that flip (%), 10 % deferred"
+    for axes, title in zip((mean, bald, flipped), titles, strict=True):
+        axes.set(xscale="log", yscale="linear" if axes is flipped else "log", xlabel="passes", title=title)
+        axes.set_xticks(passes, map(str, passes))
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    mean.set_yticks([0.005, 0.01, 0.02, 0.05], [".005", ".01", ".02", ".05"])
+    bald.set_yticks([0.03, 0.05, 0.1, 0.2, 0.3], [".03", ".05", ".1", ".2", ".3"])
+    flipped.set_ylim(0)
+    figure.legend(*mean.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+    networks, images = len({record.get("network") for record in records}), len(records[0]["independent_squares"][0])
+    corner = {"transform": flipped.transAxes, "ha": "right", "va": "top", "fontsize": 8}
+    flipped.text(0.98, 0.97, f"{networks} networks, {images} images", **corner)
+    figure.savefig(path, dpi=110)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("placements", nargs="*", default=PLACEMENTS)
@@ -139,6 +169,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=8000, help="passes of the long run")
     parser.add_argument("--device")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--figure", type=Path)
     options = parser.parse_args()
     records = []
     if options.model:
@@ -160,6 +191,8 @@ def main() -> None:
     print_curve(records)
     if options.json is not None:
         options.json.write_text(json.dumps(records))
+    if options.figure is not None:
+        draw(records, options.figure)
 
 
 if __name__ == "__main__":
