@@ -6,8 +6,8 @@
 DIR holds cifar-10-batches-bin/test_batch.bin, each FILE weights of the network of the study `where-to-drop`. The limit
 is a long run under another seed. Ratios are mean squared errors of independent passes over those of stratified ones: of
 several networks their geometric mean with a t interval over networks, of one with an interval over images. Bias is the
-mean error over repeats in units of its standard error, about 1 where there is none. A flip is an example that is deferred by
-so many passes and kept by the limit, or the reverse, where the tenth of most predictive entropy is deferred.
+mean error over repeats in units of its standard error, about 1 where there is none. A flip is an example that is
+deferred by so many passes and kept by the limit, or the reverse, where the tenth of most predictive entropy is.
 """
 
 from __future__ import annotations
