@@ -13,7 +13,16 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dropscope import measures, scores
-    from dropscope.deploy import DeferralRule, defer
+    from dropscope.deploy import (
+        DeferralRule,
+        DriftCheck,
+        Evaluation,
+        Explanation,
+        Monitor,
+        Predictions,
+        UncertaintyPredictor,
+        defer,
+    )
     from dropscope.engine import PlanSummary
     from dropscope.errors import AuditFailed, BadInput, DropscopeError, MissingExtra
     from dropscope.injection import Audit, Noise, Site, Watch, audit, find_sites, injected, watch
@@ -35,7 +44,16 @@ if TYPE_CHECKING:
     )
 
 _ROOMS = {
-    "deploy": ("DeferralRule", "defer"),
+    "deploy": (
+        "defer",
+        "DeferralRule",
+        "UncertaintyPredictor",
+        "Predictions",
+        "Evaluation",
+        "Explanation",
+        "DriftCheck",
+        "Monitor",
+    ),
     "engine": ("PlanSummary",),
     "errors": ("AuditFailed", "BadInput", "DropscopeError", "MissingExtra"),
     "injection": ("Audit", "Noise", "Site", "Watch", "audit", "find_sites", "injected", "watch"),
@@ -64,18 +82,24 @@ __all__ = [
     "BadInput",
     "Choice",
     "DeferralRule",
+    "DriftCheck",
     "DropscopeError",
+    "Evaluation",
+    "Explanation",
     "Judgement",
     "LoadedData",
     "MissingExtra",
+    "Monitor",
     "Noise",
     "Placement",
     "PlacementGrid",
     "PlacementSpace",
     "PlanSummary",
+    "Predictions",
     "Run",
     "Site",
     "Synthesis",
+    "UncertaintyPredictor",
     "Watch",
     "__version__",
     "audit",

@@ -25,6 +25,15 @@ def check_rate(value: object, name: str) -> float:
     return number
 
 
+def check_share(value: object, name: str, example: float) -> float:
+    """The value as a plain float, if it is above 0 and below 1. The remedy is `example`, or a percentage as a share."""
+    number = finite_number(value)
+    if number is None or not 0 < number < 1:
+        meant = number / 100 if number is not None and 1 < number < 100 else example
+        raise BadInput(f"{name} must be above 0 and below 1", name, value, f"write {name}={meant:g}")
+    return number
+
+
 def check_choice(value: object, name: str, valid: Iterable[str]) -> str:
     """The value, if it is one of the valid words."""
     words = tuple(valid)

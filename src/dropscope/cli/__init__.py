@@ -13,6 +13,7 @@ from dropscope.cli import (  # noqa: F401 - importing them adds their commands
     model,
     pooling,
     predict,
+    predictors,
     start,
 )
 from dropscope.cli.app import app

@@ -126,7 +126,7 @@ def run_uncertainty(
     classes = int(table[["label", "prediction"]].max().max()) + 1 if "label" in table else 2
     table = table.sort_values(by, ascending=False, kind="stable").reset_index(drop=True)
     if target is not None:
-        _write(table, target)
+        write_table(table, target)
     if as_json:
         answer = {"placement": str(used), "sorted_by": by, "file": out, **table.attrs}
         print_json({**answer, "examples": records(table)})
@@ -172,7 +172,8 @@ def _usual_placement(loaded: LoadedModel, data: LoadedData) -> Placement:
     return Placement.parse("own" if site_map.has_own else "last=0.5")
 
 
-def _write(table: pd.DataFrame, target: Path) -> None:
+def write_table(table: pd.DataFrame, target: Path) -> None:
+    """Writes a table whole, as its ending says."""
     from dropscope.atomic import atomic_write
 
     write = table.to_csv if target.suffix == ".csv" else table.to_parquet

@@ -1,8 +1,8 @@
-"""The command `dropscope predict`: NIfTI volumes in, label and uncertainty maps out."""
+"""The command `dropscope predict`: maps of NIfTI volumes, or what a predictor says about images and tables."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 import typer
@@ -11,7 +11,21 @@ from dropscope.checks import check_passes
 from dropscope.cli.app import app
 from dropscope.cli.console import print_json, records, stdout
 from dropscope.cli.model import load_model, with_noises
-from dropscope.cli.options import AsJson, Device, Draws, DryRun, Memory, ModelName, Outputs, Passes, Seed, words
+from dropscope.cli.options import (
+    AsJson,
+    DataOptions,
+    Device,
+    Draws,
+    DryRun,
+    Memory,
+    ModelName,
+    Outputs,
+    Passes,
+    Seed,
+    takes_records,
+    words,
+)
+from dropscope.cli.predictors import predict_examples
 from dropscope.errors import BadInput
 from dropscope.placement import Placement
 
@@ -19,17 +33,36 @@ _LISTED, _FIRST = 30, 3  # cases in the list, and those to look at first
 _NAME = 26  # columns of a case's name
 
 
+@dataclass(frozen=True)
+class ExampleOptions(DataOptions):
+    __doc__ = DataOptions.__doc__
+
+    data: str | None = None  # type: ignore[assignment]  # volumes are --image
+
+
 @app.command("predict")
+@takes_records()
 def run_predict(
     model: ModelName,
-    placement: Annotated[str, typer.Option(help="Where noise goes, such as 'own', 'all=0.2' or 'up.1=0.3'.")],
+    source: ExampleOptions,
+    predictor: Annotated[
+        str | None, typer.Option(help="With --data: folder that dropscope calibrate wrote. It knows the placement.")
+    ] = None,
+    placement: Annotated[
+        str | None, typer.Option(help="Where noise goes, such as 'own', 'all=0.2' or 'up.1=0.3'.")
+    ] = None,
     images: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             "--image", help="A NIfTI file, a folder, or a.nii.gz,b.nii.gz for channels of one case; may be repeated."
         ),
-    ],
-    out: Annotated[str, typer.Option(help="Folder of the maps; finished cases in it are not predicted again.")],
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder of the maps; finished cases in it are not predicted again. With --data: a .csv file."
+        ),
+    ] = None,
     roi: Annotated[
         str | None,
         typer.Option(help="Window, such as 128x128x16; 128x128 for the slices of a 2-D network. Default: all at once."),
@@ -75,7 +108,17 @@ def run_predict(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Label maps, uncertainty maps and pictures of NIfTI volumes, and a table of what to look at first."""
+    """Predict with uncertainty: maps and pictures of NIfTI volumes, or a row per image or text of --data."""
+    if source.data is not None or predictor is not None:
+        _check_given({"data": source.data, "predictor": predictor}, {"placement": placement, "images": images})
+        data = replace(source, class_names=class_names, transforms=transforms)
+        predict_examples(model, data, str(predictor), out, overwrite=overwrite, device=device, dry_run=dry_run,
+                         as_json=as_json)  # fmt: skip
+        return
+    _check_given({"images": images, "placement": placement, "out": out}, {})
+    assert images is not None
+    assert placement is not None
+    assert out is not None
     with_noises(model, lambda: Placement.parse(placement))
     window = _sides(roi)
     check_passes(passes)
@@ -107,6 +150,17 @@ def run_predict(
         return
     for line in _review(rows, out):
         stdout().print(line, soft_wrap=True)
+
+
+def _check_given(needed: dict[str, Any], other: dict[str, Any]) -> None:
+    """Volumes need some options, examples others."""
+    for name, value in needed.items():
+        if not value:
+            beside = "data and predictor go together" if "data" in needed else "pass a volume, or data and a predictor"
+            raise BadInput(f"{name} must be given", name, None, beside)
+    for name, value in other.items():
+        if value:
+            raise BadInput(f"{name} must not be given with data", name, value, "leave it out: the predictor knows")
 
 
 def _review(rows: list[dict[str, Any]], out: str) -> list[str]:

@@ -1,6 +1,22 @@
-"""From scores to decisions: deferral rules with a guarantee."""
+"""From scores to decisions: deferral rules with a guarantee, and the predictor to ship."""
 
 from dropscope.deploy.deferral import defer
+from dropscope.deploy.drift import DriftCheck
+from dropscope.deploy.evaluation import Evaluation
+from dropscope.deploy.folders import check_target
+from dropscope.deploy.monitors import Monitor
+from dropscope.deploy.predictions import Predictions
+from dropscope.deploy.predictor import Explanation, UncertaintyPredictor
 from dropscope.deploy.rules import DeferralRule
 
-__all__ = ["DeferralRule", "defer"]
+__all__ = [
+    "DeferralRule",
+    "DriftCheck",
+    "Evaluation",
+    "Explanation",
+    "Monitor",
+    "Predictions",
+    "UncertaintyPredictor",
+    "check_target",
+    "defer",
+]

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dropscope.checks import check_choice, finite_number
+from dropscope.checks import check_choice, check_share
 from dropscope.deploy.bounds import Floats, least_kept
 from dropscope.deploy.outcomes import Costs, Outcomes, read_outcomes
 from dropscope.deploy.questions import Question, Thresholds, behind, ordered_by, taken
@@ -90,12 +90,12 @@ def defer(
         True
     """
     check_choice(method, "method", METHODS)
-    delta = 1 - _between(confidence, "confidence", "0.9")
+    delta = 1 - check_share(confidence, "confidence", 0.9)
     outcomes = read_outcomes(correct, groups=groups, labels=labels, predictions=predictions, positive=positive,
                              prevalence=prevalence)  # fmt: skip
     scores = _finalists(uncertainty, outcomes.n)
     if budget is not None:
-        budget = _between(budget, "budget", "0.2")
+        budget = check_share(budget, "budget", 0.2)
     risks = outcomes.risks(max_error, max_false_negatives, costs, max_cost)
     if not risks and budget is None:
         raise BadInput(
@@ -266,16 +266,6 @@ def _assumptions(question: Question, *, enriched: bool) -> tuple[str, ...]:
     if question.risks and question.method in ("fixed_sequence", "starts"):
         found.append("near the threshold, the more uncertain are the more often wrong")
     return tuple(found)
-
-
-def _between(value: float, name: str, example: str) -> float:
-    number = finite_number(value)
-    if number is None or not 0 < number < 1:
-        remedy = (
-            f"write {name}={number / 100:g}" if number is not None and 1 < number < 100 else f"write {name}={example}"
-        )
-        raise BadInput(f"{name} must be above 0 and below 1", name, value, remedy)
-    return number
 
 
 def _known(value: float) -> float | None:

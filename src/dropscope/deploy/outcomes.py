@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dropscope.analysis import group_numbers
-from dropscope.checks import finite_number
+from dropscope.checks import check_share, finite_number
 from dropscope.deploy.bounds import Floats
 from dropscope.deploy.risks import Numbers, Risk
 from dropscope.deploy.rules import as_floats, class_name
@@ -71,9 +71,11 @@ class Outcomes:
         """
         found = []
         if max_error is not None:
-            found.append(Risk(self.loss_name, _limit(max_error, "max_error"), 1 - self.right, self.weight, self.unit))
+            found.append(
+                Risk(self.loss_name, check_share(max_error, "max_error", 0.05), 1 - self.right, self.weight, self.unit)
+            )
         if max_false_negatives is not None:
-            limit = _limit(max_false_negatives, "max_false_negatives")
+            limit = check_share(max_false_negatives, "max_false_negatives", 0.05)
             labels = _needed(self.labels, "labels", "max_false_negatives")
             positives = labels == _positive(labels, self.positive)
             found.append(Risk("false negatives", limit, 1 - self.right, self.weight * positives, self.unit))
@@ -147,14 +149,6 @@ def _one_each(values: Sequence[Hashable], name: str, n: int) -> list[Any]:
 
 def _classes(values: Sequence[Hashable], name: str, n: int) -> Texts:
     return np.array([class_name(one) for one in _one_each(values, name, n)])
-
-
-def _limit(value: float, name: str) -> float:
-    number = finite_number(value)
-    if number is None or not 0 < number < 1:
-        remedy = f"write {name}={number / 100:g}" if number is not None and 1 < number < 100 else f"write {name}=0.05"
-        raise BadInput(f"{name} must be above 0 and below 1", name, value, remedy)
-    return number
 
 
 def _needed(values: Texts | None, name: str, by: str) -> Texts:

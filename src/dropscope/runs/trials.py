@@ -18,7 +18,7 @@ from typing_extensions import Unpack
 
 from dropscope.analysis import group_numbers
 from dropscope.atomic import atomic_write, output_folder, read_json, same_spec
-from dropscope.checks import check_passes, check_rate, finite_number
+from dropscope.checks import check_passes, check_rate, check_share, finite_number
 from dropscope.data import Data
 from dropscope.display import headed
 from dropscope.engine import PlanSummary, Session, SessionOptions, open_session
@@ -35,6 +35,8 @@ from dropscope.runs.verdicts import Judgement, deferral_table, judge, short_plac
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from dropscope import UncertaintyPredictor
 
 RATES = (0.1, 0.3, 0.5)
 _LEAST = 40  # examples, to choose on one half and judge on the other
@@ -59,6 +61,7 @@ class Choice:
         remarks: What was left out, and why.
         seconds: Wall time in all.
         folder: Where everything was written; None without `out`.
+        judging: The model, the part of the data that judged, and how its passes ran.
     """
 
     placement: Placement | None
@@ -71,6 +74,37 @@ class Choice:
     remarks: tuple[str, ...] = ()
     seconds: float = 0.0
     folder: Path | None = None
+    judging: tuple[nn.Module, Data, dict[str, Any]] | None = None
+
+    def predictor(self, target_risk: float = 0.05, confidence: float = 0.9, **rule: Any) -> UncertaintyPredictor:
+        """A predictor with this placement and measure, or of one plain pass, calibrated on the examples that judged.
+
+        These also decided between two rankings, so its rule is tested at half of the level.
+
+        Args:
+            target_risk: What the error among the kept may be at most.
+            confidence: Probability with which that holds.
+            **rule: Others that `defer` takes, such as budget=0.2.
+
+        Returns:
+            An `UncertaintyPredictor`.
+
+        Raises:
+            BadInput: For anything that cannot be used.
+        """
+        from dropscope import UncertaintyPredictor
+
+        assert self.judging is not None
+        model, data, options = self.judging
+        level = 1 - (1 - check_share(confidence, "confidence", 0.9)) / 2
+        fitted = UncertaintyPredictor.fit(
+            model, data, self.placement, self.passes, measure=self.measure, max_error=target_risk, confidence=level,
+            rule=rule, **options,
+        )  # fmt: skip
+        if fitted.rule is None or fitted.rule.confidence is None:
+            return fitted
+        said = "tested at half of the level: these examples also decided between two rankings"
+        return replace(fitted, rule=replace(fitted.rule, confidence=confidence, remarks=(*fitted.rule.remarks, said)))
 
     @property
     def rankings(self) -> dict[str, pd.DataFrame]:
@@ -195,6 +229,7 @@ def try_out(
         candidates.remarks,
         time.monotonic() - started,
         folder,
+        (model, trial.judging, trial.predicting | {"tokenizer": options.get("tokenizer")}),
     )
     if folder is not None:
         _write(choice, folder)
@@ -237,6 +272,7 @@ class _Trial:
     budget: float
     seed: int
     shared: dict[str, Any]  # arguments of every run
+    predicting: dict[str, Any]  # arguments of a predictor
 
     @property
     def seconds(self) -> float:
@@ -266,7 +302,10 @@ def _prepared(
     asked = Asked.checked(candidates.placements, passes, run["measures"], None, "aurc", "plain")
     wanted = {"engine": run["engine"], "progress": run["progress"], "keep": _KEPT}
     plan = plan_session(session.with_data(choosing), asked, started, audited=False, **wanted)  # the sweep audits them
-    return _Trial(choosing, judging, candidates, plan, time.monotonic() - started, budget, session.seed, shared)
+    common = {name: shared[name] for name in ("label", "masks", "draws", "outputs", "device", "precision")}
+    predicting = {**common, "seed": session.seed + 1, "class_names": session.class_names}  # the masks that judge
+    spent = time.monotonic() - started
+    return _Trial(choosing, judging, candidates, plan, spent, budget, session.seed, shared, predicting)
 
 
 def _settled(trial: _Trial, folder: Path | None) -> Candidates:

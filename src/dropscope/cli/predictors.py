@@ -1,0 +1,183 @@
+"""Commands of a predictor: calibrate makes one, check looks at recent inputs; `predict --predictor` is here too."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dropscope.checks import check_new_file, check_passes
+from dropscope.cli.answers import TABLE_FORMS, write_table
+from dropscope.cli.app import app
+from dropscope.cli.console import print_facts, print_json, print_table, records, stdout
+from dropscope.cli.model import load_both, with_noises
+from dropscope.cli.options import AsJson, DataOptions, Device, DryRun, ModelName, Passes, PassOptions, takes_records
+from dropscope.display import Column, cut
+from dropscope.errors import BadInput, Phrase
+from dropscope.placement import Placement
+
+if TYPE_CHECKING:
+    from dropscope.deploy import Predictions, UncertaintyPredictor
+    from dropscope.loading import LoadedData
+
+_ID = 30  # columns of an example's name
+
+
+@app.command("calibrate")
+@takes_records()
+def run_calibrate(
+    model: ModelName,
+    source: DataOptions,
+    how: PassOptions,
+    out: Annotated[str, typer.Option(help="Folder for the predictor; one that is there is replaced.")],
+    placement: Annotated[
+        str | None, typer.Option(help="Where noise goes, such as 'own' or 'last=0.5'. Default: one plain pass.")
+    ] = None,
+    measure: Annotated[
+        str | None,
+        typer.Option(help="What ranks examples. Default: predictive_entropy, or plain_max_probability without noise."),
+    ] = None,
+    passes: Passes = 100,
+    max_error: Annotated[float, typer.Option(help="Error among the kept, at most.")] = 0.05,
+    confidence: Annotated[float, typer.Option(help="Probability with which that holds.")] = 0.9,
+    budget: Annotated[float | None, typer.Option(help="Share of examples that may be deferred, at most.")] = None,
+    groups: Annotated[
+        str | None, typer.Option(help="File with the group of every example, such as its patient, one per line.")
+    ] = None,
+    test: Annotated[
+        str | None, typer.Option(help="Other labelled data, as --data, to evaluate the predictor on.")
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a predictor for production: calibrated on labelled data, with a rule for when to defer."""
+    asked = None if placement is None else with_noises(model, lambda: Placement.parse(placement))
+    check_passes(passes)
+    from dropscope.deploy import UncertaintyPredictor, check_target
+
+    check_target(out)
+    members = None if groups is None else _lines(groups)
+    loaded, data = load_both(model, source)
+    if dry_run:
+        noise = "none: one plain pass" if asked is None else str(asked)
+        facts = {
+            "placement": noise,
+            "passes": 1 if asked is None else passes,
+            "max_error": max_error,
+            "would_write": out,
+        }
+        print_facts(facts, as_json)
+        return
+    fitted = UncertaintyPredictor.fit(
+        loaded.module, data, asked, passes, measure=measure, max_error=max_error, confidence=confidence, groups=members,
+        rule=None if budget is None else {"budget": budget}, tokenizer=source.tokenizer, **asdict(how),
+    )  # fmt: skip
+    fitted.save(out)
+    evaluation = None
+    if test is not None:
+        evaluation = fitted.evaluate(_beside(source, test).open()(loaded))
+    found = fitted.rule is not None and fitted.rule.found
+    if as_json:
+        rule = None if fitted.rule is None else fitted.rule.facts()
+        known = {"n": fitted.calibration.n, "accuracy": float(fitted.calibration.right.mean())}
+        tested = None if evaluation is None else evaluation.facts()
+        print_json({"folder": out, "recipe": fitted.recipe.facts(), **known, "rule": rule, "evaluation": tested})
+    else:
+        stdout().print(str(fitted), soft_wrap=True)
+        if evaluation is not None:
+            stdout().print(f"\n{evaluation}", soft_wrap=True)
+        stdout().print(f"\npredictor in {out}; dropscope predict {model} --data NEW --predictor {out}", soft_wrap=True)
+    if not found:
+        raise typer.Exit(1)
+
+
+@app.command("check")
+@takes_records()
+def run_check(
+    model: ModelName,
+    source: DataOptions,
+    predictor: Annotated[str, typer.Option(help="Folder that dropscope calibrate wrote.")],
+    alpha: Annotated[float, typer.Option(help="How often there may be a false alarm where nothing changed.")] = 0.05,
+    device: Device = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check recent inputs without labels: has what the predictor says moved? Estimates the accuracy, too."""
+    opened, data = _opened(model, source, predictor, device)
+    if dry_run:
+        print_facts({"recipe": str(opened.recipe), "calibration": opened.calibration.n, "alpha": alpha}, as_json)
+        return
+    found = opened.check(data, alpha=alpha)
+    print_json(found.facts()) if as_json else stdout().print(str(found), soft_wrap=True)
+
+
+def predict_examples(
+    model: str, source: DataOptions, folder: str, out: str | None, *, overwrite: bool, device: str | None,
+    dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Class, probability, uncertainty, P(error) and whether to defer, for images and tables."""
+    target = None if out is None else check_new_file(out, "out", TABLE_FORMS, overwrite=overwrite)
+    predictor, data = _opened(model, source, folder, device)
+    if dry_run:
+        print_facts({"recipe": str(predictor.recipe), "would_write": out}, as_json)
+        return
+    said = predictor(data, progress=None)
+    if target is not None:
+        write_table(said.table, target)
+    if as_json:
+        print_json({"file": out, "deferred": float(said.defer.mean()), "examples": records(said.table)})
+        return
+    stdout().print(f"{predictor.recipe}, the most uncertain first", soft_wrap=True)
+    _print(said)
+    where = "; --out FILE.csv writes them all" if target is None else f", all in {target}"
+    share = 100 * float(said.defer.mean())
+    stdout().print(f"{len(said)} examples, {int(said.defer.sum())} deferred ({share:.1f} %){where}", soft_wrap=True)
+
+
+def _print(said: Predictions, count: int = 10) -> None:
+    """A line per example, the most uncertain first."""
+    few = said.table.sort_values("uncertainty", ascending=False, kind="stable").head(count)
+    named = few.predicted_class if "predicted_class" in few else few.prediction
+    print_table(
+        [
+            Column("example", [cut(" ".join(str(one).split()), _ID) for one in few["id"]]),
+            Column("predicted", [cut(str(one), 18) for one in named]),
+            Column("probability", [f"{one:.3f}" for one in few.probability], right=True),
+            Column("uncertainty", [f"{one:.4g}" for one in few.uncertainty], right=True, rank=1),
+            Column("P(error)", [f"{one:.3f}" for one in few.error_probability], right=True),
+            Column("", ["defer" if one else "" for one in few.defer]),
+        ]
+    )
+
+
+def _opened(
+    model: str, source: DataOptions, folder: str, device: str | None
+) -> tuple[UncertaintyPredictor, LoadedData]:
+    if not Path(folder).is_dir():
+        raise BadInput("predictor must be a folder that exists", "predictor", folder, "dropscope calibrate writes one")
+    loaded, data = load_both(model, source, labelled=False)
+    from dropscope.deploy import UncertaintyPredictor
+
+    try:
+        return UncertaintyPredictor.load(folder, loaded.module, tokenizer=source.tokenizer, device=device), data
+    except BadInput as error:
+        if error.name != "folder":
+            raise
+        what = error.what.replace("folder", "predictor", 1)
+        raise BadInput(what, "predictor", error.received, "pass a folder that dropscope calibrate wrote") from error
+
+
+def _beside(source: DataOptions, data: str) -> DataOptions:
+    """Other data, read in the same way."""
+    return DataOptions(**{**asdict(source), "data": data, "labels": None})
+
+
+def _lines(file: str) -> list[str]:
+    from dropscope.loading import read_text
+
+    lines = read_text(Path(file), "groups").splitlines()
+    if not lines:
+        raise BadInput("groups must hold a line per example", "groups", Phrase("none"), "write one group per line")
+    return lines
