@@ -269,7 +269,7 @@ RULES = (
     Rule("deterministic beats MC, 19 × 100", "no loss", ".07", _mean_loss(0.0), _mean_loss(0.07), studies=200),
     Rule("memory over reasoning", "no gap", ".15", _bias(0.0), _bias(0.15), studies=150),
     Rule("decoder gap, 5 and 14 models", "equal gaps", ".25", _decoder_gap(0.0), _decoder_gap(0.25), studies=120),
-    Rule("size, 3 and 16 models", "no difference", ".3", _sized(3, 0.0), _sized(3, 0.3), studies=150),
+    Rule("size or specialisation, 3 and 16 models", "no difference", ".3", _sized(3, 0.0), _sized(3, 0.3), studies=150),
     Rule("reasoning is robust", "lost .05", "lost nothing", _robust(profile.ROBUST), _robust(0.0), studies=80),
     Rule("reasoning is robust: a true loss of .02", "lost .02", "lost nothing", _robust(0.02), _robust(0.0),
          false=("contradicted",), studies=80),

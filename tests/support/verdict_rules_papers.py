@@ -1,4 +1,5 @@
-"""Rules for claims that came later: the first layer is highest, shapes of rates, scale, stability, the gap.
+"""Rules for claims that came later: the first layer is highest, shapes of rates, scale, stability, the gap; and the
+recommendation of MC dropout for a model.
 
 Simulated studies like those of `support.verdict_rules`, which prints and the suite runs both.
 """
@@ -9,11 +10,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
+import torch
 
-from dropscope.analysis import over_networks
+from dropscope.analysis import over_networks, resamples
 from dropscope.report import Verdict, decide, decide_all
 from dropscope.studies.transformer_profile import cells
 from dropscope.studies.transformer_profile import published as profile
+from dropscope.studies.transformer_profile.calibration import score_items
+from dropscope.studies.transformer_profile.recommendations import changes_of, earns_passes
 from dropscope.studies.transformer_profile.robustness import differ
 from dropscope.studies.where_to_drop.claims.verdicts import moves
 from support.crossed_studies import Components, draw_cells, labels
@@ -121,10 +125,37 @@ def _compressed(lost: float) -> Callable[[Draw], Verdict]:
     return study
 
 
+def _recommended(too_sure: float) -> Callable[[Draw], Verdict]:
+    """One model, 100 contexts of two items: four configurations beside a plain pass whose logits are too large."""
+    contexts = 2 * _CONTEXTS
+    context = np.repeat(np.arange(contexts), 2)
+    labels_of = torch.tensor(np.arange(2 * contexts) % 2)
+    names = ("deterministic", "a", "b", "c", "d")
+
+    def study(draw: Draw) -> Verdict:
+        drawn = resamples(2 * contexts, [str(c) for c in context], 200, int(draw.integers(1 << 31)))
+        shared = draw.normal(1.5, 1.0, contexts)[context] + draw.normal(0, 1.5, 2 * contexts)
+        scored = {}
+        for name in names:
+            towards_label = (shared + draw.normal(0, 0.5, len(shared))) * (too_sure if name == "deterministic" else 1.0)
+            right = torch.tensor(1 / (1 + np.exp(-towards_label)))
+            p = torch.where(labels_of[:, None] == torch.arange(2), right[:, None], 1 - right[:, None])
+            entropy = -torch.xlogy(p, p).sum(-1)
+            given = {"probability": p, "label": labels_of, "predictive_entropy": entropy, "bald": entropy}
+            correct = dict.fromkeys(("correct", "plain_correct"), right > 0.5)
+            scored["m", name, "overall"] = score_items(given | correct, drawn, contexts)
+        changes = changes_of(scored, "m", "overall", list(names[1:]))
+        return "supported" if any(earns_passes(change) for change in changes.values()) else "undecided"
+
+    return study
+
+
 RULES = (
     Rule("the first layer is highest", "all alike", "3 sd", _highest(0.0), _highest(3.0)),
     Rule("moves with skewness or kurtosis", "flat", "half the mean", _shape(0.0), _shape(0.5), studies=400),
     Rule("robustness and scale", "the margin", "unrelated", _scale(profile.SCALE_MARGIN), _scale(0.0), studies=150),
     Rule("steady and unsteady models differ, one group", "unrelated", ".25", _steady(0.0), _steady(0.25), studies=120),
     Rule("high dropout compresses the gap", "no change", ".15", _compressed(0.0), _compressed(0.15), studies=80),
+    Rule("MC dropout earns its passes, four configurations", "a plain pass like them", "three times too sure",
+         _recommended(1.0), _recommended(3.0), studies=120),
 )  # fmt: skip

@@ -85,7 +85,7 @@ def replicate(e: Evaluations, replicates: int = REPLICATES, seed: int = 0) -> di
                     enough = len(set(contexts)) > 1
                     drawn[contexts] = resamples(len(items), contexts, replicates, seed) if enough else []
                 plain = e.outcomes(model, PLAIN, group) if e.has(model, PLAIN) else None
-                scored[model, configuration, group] = _scored(
+                scored[model, configuration, group] = score_items(
                     _tensors(items, plain), drawn[contexts], len(set(contexts))
                 )
     return scored
@@ -146,7 +146,8 @@ def _tensors(items: pd.DataFrame, plain: pd.DataFrame | None) -> dict[str, Tenso
     return tensors | {"plain_correct": torch.tensor(right.correct.to_numpy(bool, copy=True))}
 
 
-def _scored(tensors: Mapping[str, Tensor], indices: Sequence[Tensor], contexts: int) -> ScoreReplicates:
+def score_items(tensors: Mapping[str, Tensor], indices: Sequence[Tensor], contexts: int) -> ScoreReplicates:
+    """Every score of items, given by column, and of their resamples; `contexts` is the number of contexts."""
     terms = scores.calibration_terms(scores.confidences_of(tensors["probability"], tensors["label"]))
     right = int(tensors["correct"].sum())
     errors = min(right, len(terms) - right)

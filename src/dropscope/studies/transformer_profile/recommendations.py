@@ -91,10 +91,10 @@ def _recommend(
     group: str,
     rivals: list[str],
 ) -> Recommendation:
-    changes = _changes(scored, model, group, rivals)
+    changes = changes_of(scored, model, group, rivals)
     level = levels[(levels.model == model) & (levels["group"] == group)].set_index("configuration")
     floors, contexts = level.floor, int(level.contexts[PLAIN])
-    better = [name for name in rivals if _earns_it(changes[name]) and not floors[name]]
+    better = [name for name in rivals if earns_passes(changes[name]) and not floors[name]]
     better = better if contexts >= FEWEST_CONTEXTS else []
     eligible = [name for name in better if bool(e.setting(model, name).audit_ok)]
     rival = min(eligible or rivals, key=lambda name: changes[name]["nll"].value)
@@ -108,9 +108,10 @@ def _recommend(
     )  # fmt: skip
 
 
-def _changes(
+def changes_of(
     scored: Mapping[Key, ScoreReplicates], model: str, group: str, rivals: list[str]
 ) -> dict[str, dict[str, Change]]:
+    """How each configuration changes each score; the intervals of the criteria hold for all configurations at once."""
     plain = scored[model, PLAIN, group]
     changes: dict[str, dict[str, Change]] = {name: {} for name in rivals}
     for name in rivals:
@@ -125,7 +126,8 @@ def _changes(
     return changes
 
 
-def _earns_it(change: Mapping[str, Change]) -> bool:
+def earns_passes(change: Mapping[str, Change]) -> bool:
+    """Whether a criterion is better beyond doubt, and nothing is worse."""
     better = any(change[score].high < 0 for score in CRITERIA)
     worse = any(change[score].low > 0 for score in CRITERIA) or change["accuracy"].high < 0
     return better and not worse
