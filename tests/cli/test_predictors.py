@@ -77,6 +77,14 @@ def test_from_labels_to_decisions(run: Callable[..., Any], noise: tuple[str, ...
     assert "alarm: " in run(*check, "net.py:faint").stdout
 
 
+def test_a_trial_makes_a_predictor_of_what_it_chose(run: Callable[..., Any], tmp_path: Path) -> None:
+    trial = ("try", "net.py:model", "--data", "net.py:data", "--passes", "5", "--predictor", "p", "--max-error", "0.4")
+    answer = json.loads(run(*trial, "--json").stdout)
+    assert answer["rule"]["confidence"] == 0.9
+    assert len(pd.DataFrame(json.loads(run(*PREDICT, "--json").stdout)["examples"])) == 200
+    assert run(*trial[:-3], ".", code=2).stderr.startswith("error: ")
+
+
 def test_a_target_out_of_reach_exits_with_1(run: Callable[..., Any]) -> None:
     answer = json.loads(run(*CALIBRATE[:-3], "0.001", "--out", "p", "--json", code=1).stdout)
     assert answer["rule"]["threshold"] is None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dropscope.checks import check_choice, check_new_file, check_passes
+from dropscope.checks import check_choice, check_new_file, check_passes, check_share
 from dropscope.cli.app import app
 from dropscope.cli.console import print_examples, print_facts, print_json, records, stderr, stdout
 from dropscope.cli.model import load_both, site_map_of, with_noises
@@ -45,6 +45,10 @@ def run_try(
     budget: Annotated[float, typer.Option(help="Seconds to spend, roughly; less is tried where they do not do.")] = 60,
     passes: Passes = 100,
     out: Annotated[str, typer.Option(help="Folder for rows, tables and the picture.")] = "dropscope-try",
+    predictor: Annotated[
+        str | None, typer.Option(help="Folder for a predictor of what was chosen, for dropscope predict.")
+    ] = None,
+    max_error: Annotated[float, typer.Option(help="Of the predictor: error among the kept, at most.")] = 0.05,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -59,14 +63,28 @@ def run_try(
         plan = plan_trial(loaded.module, data, **options)
         print_json(plan.facts()) if as_json else stdout().print(str(plan), soft_wrap=True)
         return
+    if predictor is not None:
+        from dropscope.deploy import check_target
+
+        check_share(max_error, "max_error", 0.05)
+        check_target(predictor)
     choice = try_out(loaded.module, data, out=out, **options)
+    fitted = None if predictor is None else choice.predictor(max_error)
+    if fitted is not None:
+        fitted.save(str(predictor))
     picture = Path(out) / "curves.png"
     accuracy_curves(choice.rankings, picture, "What deferring the most uncertain examples would do")
     if as_json:
         answer = {**choice.facts(), "text": str(choice.judgement), "folder": out}
+        answer |= {
+            "predictor": predictor,
+            "rule": None if fitted is None or fitted.rule is None else fitted.rule.facts(),
+        }
         print_json({**answer, "picture": str(picture), "deferral": records(choice.deferral)})
         return
     stdout().print(str(choice), soft_wrap=True)
+    if fitted is not None:
+        stdout().print(f"\n{fitted}\nin       {predictor}", soft_wrap=True)
     stdout().print(f"\npicture  {picture}\nfiles    {out}/ (choice.json, deferral.csv, examples.csv, candidates/)")
     stdout().print(f"{choice.seconds:.0f} s in all", soft_wrap=True)
 

@@ -25,13 +25,13 @@ def reason(question: Question, scores: Floats, delta: float) -> str:
     ordered, risks = ordered_by(scores, question.risks)
     cuts = cuts_of(ordered)
     each = f" in each of {len(parts)} classes" if len(parts) > 1 else ""
-    n = question.outcomes.n
+    n, what = question.outcomes.n, " or ".join(risk.name for risk in question.risks)
     if Search(risks, cuts, delta).first is None:
         least = f"n = {_least(risks, cuts, delta):,} examples are needed at least{each}"
-        return f"{least}, even if none of them is wrong, and {n:,} are there"
+        return f"{least}, even if there were no {what}, and {n:,} are there"
     needed = None if each else _needed_n(risks, cuts, delta)
     more = "" if needed is None else f"; about n = {needed:,} would be needed with a ranking like this one"
-    return f"too many of the most certain ones among {n:,} examples are wrong{each}{more}"
+    return f"there is too much {what} among the most certain of {n:,} examples{each}{more}"
 
 
 def _least(risks: list[Risk], cuts: Numbers, delta: float) -> int:
