@@ -159,6 +159,12 @@ def test_a_rule_per_class_is_applied_to_predicted_classes(net):
     assert said.defer.sum() == 1500 - fitted.rule.kept
 
 
+def test_repeated_inputs_are_said(net):
+    x, y = data(net)
+    fitted = UncertaintyPredictor.fit(net, (torch.cat([x, x[:7]]), torch.cat([y, y[:7]])), max_error=0.3)
+    assert any("7 of the 407" in remark for remark in fitted.rule.remarks)
+
+
 def test_inputs_by_name(net):
     class Named(nn.Module):
         def __init__(self):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,11 @@ class UncertaintyPredictor:
                 groups=found.groups, labels=calibration.labels.tolist(), predictions=calibration.predictions.tolist(),
                 **asked,
             )  # fmt: skip
+            if found.repeated and found.groups is None:
+                said = (
+                    f"{found.repeated:,} of the {found.n:,} examples are repeated inputs: they are no further evidence"
+                )
+                made = replace(made, remarks=(*made.remarks, said))
         return cls(unwrap(model), recipe, calibration, made, found.class_names, **options)
 
     # --- examples -----------------------------------------------------------------------------------------------------

@@ -103,6 +103,7 @@ class Answers:
         uncertainty: The measure.
         disagreement: Share of the passes that predict another class; NaN for a plain pass.
         class_names: In the order of the classes, or None.
+        repeated: How many of them are inputs that occur earlier, too.
     """
 
     ids: list[Any]
@@ -113,6 +114,7 @@ class Answers:
     uncertainty: NDArray[np.float64]
     disagreement: NDArray[np.float32]
     class_names: tuple[str, ...] | None
+    repeated: int = 0
 
     @property
     def n(self) -> int:
@@ -184,7 +186,8 @@ def _ordered(asked: Session, ran: Session, columns: list[Any]) -> Answers:
     data = asked.data
     labels = None if data.labels is None else data.labels.numpy()
     predicted, chosen, value, apart = columns
-    return Answers(data.ids, labels, data.groups, predicted, chosen, value, apart, asked.class_names)
+    repeated = data.n - len(data.keys.unique())
+    return Answers(data.ids, labels, data.groups, predicted, chosen, value, apart, asked.class_names, repeated)
 
 
 def with_labels(answers: Answers, name: str) -> NDArray[np.int64]:
