@@ -251,6 +251,17 @@ def test_what_is_no_rule_is_refused(tmp_path):
             DeferralRule.load(path)
 
 
+def test_examples_without_an_uncertainty_are_deferred_and_count():
+    u, right = data()
+    u[:100] = np.nan
+    rule = defer(u, right, 0.9)
+    assert (rule.kept, rule.n, rule.coverage) == (900, 1000, 0.9)
+    assert rule(u).sum() == 100
+    spent = defer(u, right, None, budget=0.3)
+    assert spent.kept == (~spent(u)).sum() < 900
+    assert defer(u, right, 0.9, per_class=True, predictions=[i < 100 for i in range(1000)]).thresholds["True"] is None
+
+
 def test_what_cannot_be_compared_is_deferred():
     rule = defer(*data())
     assert rule([float("nan"), float("inf"), float("-inf")]).tolist() == [True, True, False]

@@ -132,10 +132,12 @@ def _column(table: pd.DataFrame, path: Path, asked: str | None, name: str, usual
 
 
 def _numbers(table: pd.DataFrame, path: Path, column: str, name: str) -> list[float]:
+    """The numbers of a column; a blank cell is NaN, as of a case in which nothing was found."""
     found = []
     for number, value in enumerate(table[column].tolist(), 1):
+        blank = value is None or (isinstance(value, str) and not value.strip())
         try:
-            found.append(float(value))
+            found.append(float("nan") if blank else float(value))
         except (TypeError, ValueError) as error:
             what = f"{name} must be a column of numbers: row {number} of {path.name}, {column!r}"
             raise BadInput(what, name, value, "fix the row, or name another column") from error

@@ -34,9 +34,9 @@ class ErrorCurve:
         spread: Half of their interquartile range.
 
     Examples:
-        >>> curve = ErrorCurve.fit(np.arange(100.0), np.arange(100) % 10 < np.arange(100) / 20)
+        >>> curve = ErrorCurve.fit(np.arange(100.0), np.arange(100) % 10 >= np.arange(100) / 20)
         >>> [round(float(p), 2) for p in curve([-5, 50, 200])]
-        [0.01, 0.3, 0.49]
+        [0.03, 0.3, 0.49]
     """
 
     knots: Floats

@@ -51,7 +51,7 @@ def defer(
     one fails: with probability `confidence`, the error among the kept is at most `max_error`.
 
     Args:
-        uncertainty: One number per example, higher where the model is less certain. Several finalists as
+        uncertainty: One number per example, higher where the model is less certain; NaN is always deferred. Several as
             {name: numbers}: up to five are tested on all examples, each at its share of the level, and the one that
             keeps most is taken; of more, one is chosen on half of the examples and tested on the other.
         correct: Whether each prediction is right; or a share from 0 to 1, such as a Dice score, whose shortfall from 1
@@ -137,10 +137,9 @@ def _finalists(uncertainty: ArrayLike | Mapping[str, ArrayLike], n: int) -> dict
             raise BadInput(
                 "uncertainty must be one number per example", "uncertainty", got, "pass as many as in correct"
             )
-        if np.isnan(numbers).any():
-            at = int(np.flatnonzero(np.isnan(numbers))[0]) + 1
-            got = Phrase(f"NaN for example {at}" + (f" as {name!r}" if name else ""))
-            raise BadInput("uncertainty must be numbers", "uncertainty", got, "leave such examples out")
+        if np.isnan(numbers).all():
+            got = Phrase("NaN for every example" + (f" as {name!r}" if name else ""))
+            raise BadInput("uncertainty must be numbers", "uncertainty", got, "pass another measure")
         found[str(name)] = np.clip(numbers, np.finfo(float).min, np.finfo(float).max)
     return found
 

@@ -70,7 +70,7 @@ def ordered_by(scores: Floats, risks: list[Risk]) -> tuple[Floats, list[Risk]]:
 def behind(ordered: Floats, cut: int) -> float:
     """A threshold halfway to the next score, so that the last digit of a score decides nothing."""
     last = float(ordered[cut - 1])
-    if cut == len(ordered):
+    if cut == len(ordered) or np.isnan(ordered[cut]):
         return last
     middle = last / 2 + float(ordered[cut]) / 2
     return middle if last <= middle < float(ordered[cut]) else last

@@ -22,12 +22,15 @@ _STARTS = 5
 
 
 def cuts_of(scores: Floats) -> Numbers:
-    """How many examples are kept at about every hundredth of them; equal scores are never divided.
+    """How many examples are kept at about every hundredth of them; equal scores are never divided, NaN never kept.
 
-    >>> cuts_of(np.array([0.1, 0.2, 0.2, 0.3])).tolist()
+    >>> cuts_of(np.array([0.1, 0.2, 0.2, 0.3, np.nan])).tolist()
     [1, 3, 4]
     """
+    scores = scores[~np.isnan(scores)]
     count = len(scores)
+    if not count:
+        return np.empty(0, np.int64)
     ends = np.append(np.flatnonzero(np.diff(scores) > 0) + 1, count)  # behind the last of equal scores
     wanted = np.unique(np.ceil(np.linspace(0, count, _CUTS + 1)[1:]).astype(np.int64))
     return np.unique(ends[np.searchsorted(ends, wanted)])
@@ -55,6 +58,8 @@ class Search:
 
     def by(self, method: str) -> int | None:
         """The place of the cut that a method takes, or None where it takes none."""
+        if not len(self.cuts):
+            return None
         if method == "average":
             return _on_average(self.risks, self.cuts)
         if self.first is None:
