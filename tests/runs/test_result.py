@@ -82,7 +82,7 @@ def test_the_best_rows_print_in_eighty_columns(run: ds.Run) -> None:
     lines = lines_of(str(best))
     assert lines[0].split() == ["placement", "measure", "aurc↓", "vs", "plain"]
     below = " ".join(lines[-4:])
-    assert "95 % interval, accuracy↑, cost↓" in below  # left out for the long names, not folded into slivers
+    assert "95 % interval, MC error, accuracy↑, cost↓" in below  # left out for the long names, not folded into slivers
     assert "vs plain: less the aurc of one plain pass" in below
     assert f"for the best of {len(run.rows)} rows" in below
     assert "95 % interval" in best_table(best, "aurc", "lower").text(140).splitlines()[0]
@@ -95,7 +95,7 @@ def test_the_best_rows_print_in_eighty_columns(run: ds.Run) -> None:
 def test_the_best_rows_are_rows_like_any_other(run: ds.Run) -> None:
     best = run.best(count=3)
     assert isinstance(best, pd.DataFrame)
-    assert {*run.rows.columns, *INTERVAL, "errors", "picked_from"} == {*best.columns}
+    assert {*run.rows.columns, *INTERVAL, "errors", "picked_from", "monte_carlo"} == {*best.columns}
     assert list(best.columns[:6]) == ["placement", "measure", "accuracy", "aurc", "low", "high"]
     assert repr(best[["placement", "aurc"]]) == repr(pd.DataFrame(best)[["placement", "aurc"]])
     assert repr(best.head(1)) == repr(run.best(count=1))

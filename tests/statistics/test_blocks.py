@@ -10,7 +10,16 @@ import torch
 from torch import Tensor
 
 from dropscope import measures
-from dropscope.statistics.blocks import BLOCKS, BlockedStatistics, begin_statistics, block_size, growing_block
+from dropscope.statistics.blocks import (
+    BLOCKS,
+    BlockedStatistics,
+    begin_statistics,
+    block_shares,
+    block_size,
+    growing_block,
+    split_error,
+    splits,
+)
 from dropscope.statistics.running import PassStatistics
 from support.errors import refused
 
@@ -148,3 +157,64 @@ def test_growing_blocks_divide_each_other_and_are_at_most_sixteen() -> None:
         assert all(later % earlier == 0 for earlier, later in itertools.pairwise(sizes))
         assert all(passes / size <= 16 for passes, size in zip(range(8, 600), sizes, strict=True))
     assert growing_block(128, "stratified") == 16
+
+
+# --- halves -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("passes", "block"), [(64, 4), (100, 7), (100, 16), (37, 5)])
+def test_halves_are_those_of_the_blocks_that_a_split_names(passes: int, block: int) -> None:
+    p, plain = some_passes(passes), some_passes(1, 9, 99)[0]
+    kept = kept_of(p, block)
+    of_pass = torch.arange(passes) // block
+    pairs = list(kept.halves())
+    assert len(pairs) == len(splits(kept.blocks)) >= 7
+    for first, pair in zip(splits(kept.blocks), pairs, strict=True):
+        inside = torch.tensor(first)[of_pass]
+        for half, of in zip(pair, (inside, ~inside), strict=True):
+            alone = PassStatistics(NEEDS, plain)
+            alone.update(p[of], passes_dim=0)
+            assert half.passes == alone.passes
+            for name in MEASURES:
+                found, expected = (measures.TABLE[name](stats) for stats in (half, alone))
+                torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_splits_are_even_and_differ() -> None:
+    for blocks in range(2, 17):
+        found = splits(blocks)
+        assert len(set(found)) == len(found)
+        assert all(1 < sum(first) < blocks - 1 for first in found)
+        assert bool(found) == (blocks > 3)
+    assert all(
+        sum(a == b for a, b in zip(one, other, strict=True)) == 8
+        for one in splits(16)
+        for other in splits(16)
+        if one != other
+    )
+
+
+def test_few_blocks_have_no_halves() -> None:
+    assert not list(kept_of(some_passes(48), 16).halves())
+    assert not list(kept_of(some_passes(3), 1).halves())
+    assert list(kept_of(some_passes(64), 16).halves())
+
+
+def test_the_spread_of_halves_is_that_over_repeated_runs_of_means_and_of_steps() -> None:
+    p = some_passes(40 * 200, cells=30)
+    runs = [kept_of(part, 3) for part in p.split(40)]  # the last block is cut short
+
+    def smooth(stats: PassStatistics) -> Tensor:
+        return stats.mean[..., 0].mean()
+
+    def stepped(stats: PassStatistics) -> Tensor:
+        return (stats.mean[..., 0] > 0.48).double().mean()  # a few cells lie there
+
+    for statistic in (smooth, stepped):
+        values = torch.stack([statistic(kept).double() for kept in runs])
+        pairs = [
+            torch.stack([torch.stack([statistic(half).double() for half in pair]) for pair in kept.halves()])
+            for kept in runs
+        ]
+        errors = torch.stack([split_error(found, block_shares(40, 3)) for found in pairs])
+        assert errors.square().mean().sqrt() == pytest.approx(values.std().item(), rel=0.2)

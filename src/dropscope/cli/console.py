@@ -88,7 +88,7 @@ def print_rows(rows: pd.DataFrame, objective: str, levels: Mapping[str, Mapping[
 
     Below are the levels of the penalties that are shown: those of a random and of a monotone measure.
     """
-    from dropscope.runs import choice_notes, difference_cells
+    from dropscope.runs import choice_notes, difference_cells, error_cells, has_errors
     from dropscope.scores import TABLE as SCORES
 
     arrows = {"lower": "↓", "higher": "↑"}
@@ -105,9 +105,10 @@ def print_rows(rows: pd.DataFrame, objective: str, levels: Mapping[str, Mapping[
             score(objective, 0),
             Column("vs plain", differences, True, rank=0),
             Column("95 % interval", ends, True, rank=1),
+            *([Column("MC error", error_cells(rows), True, rank=4)] if has_errors(rows) else []),
             Column("accuracy↑", [f"{value:.4f}" for value in rows.accuracy], True, rank=2),
             Column("cost↓", [f"{value:.1f}×" for value in rows.cost], True, rank=3),
-            *(score(name, 4 + number) for number, name in enumerate(others)),
+            *(score(name, 5 + number) for number, name in enumerate(others)),
         ]
     )
     for note in choice_notes(rows, objective, SCORES[objective].direction):

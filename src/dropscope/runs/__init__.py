@@ -5,7 +5,7 @@ from dropscope.runs.folders import open_run
 from dropscope.runs.goals import goal_of
 from dropscope.runs.passes import maps, sample, uncertainty
 from dropscope.runs.plots import draw_accuracy_curves
-from dropscope.runs.ranking import choice_notes, difference_cells
+from dropscope.runs.ranking import choice_notes, difference_cells, error_cells, has_errors
 from dropscope.runs.result import Run
 from dropscope.runs.sweeps import plan_sweep, sweep
 from dropscope.runs.trials import Choice, plan_trial, try_out
@@ -20,7 +20,9 @@ __all__ = [
     "deferral_table",
     "difference_cells",
     "draw_accuracy_curves",
+    "error_cells",
     "goal_of",
+    "has_errors",
     "judge",
     "maps",
     "open_run",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,8 @@ class Finalists:
 
     examples: pd.DataFrame  # a ranking per placement and measure; see `values_table`
     confidences: Mapping[str, Confidences]  # placement → what calibration scores read; empty where none is asked for
+    # (placement, measure, score) → its Monte Carlo standard error, where that is known
+    errors: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
 
 
 def select_finalists(rows: pd.DataFrame, keep: int | None, objective: Score) -> pd.DataFrame:

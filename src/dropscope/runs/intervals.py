@@ -35,7 +35,8 @@ from dropscope.scores import Confidences, Score
 
 LEAST_ERRORS = 10  # with fewer, no interval of a ranking's score holds what it promises
 INTERVAL = ("low", "high", "minus_single_pass", "minus_single_pass_low", "minus_single_pass_high")
-_COLUMNS = ("placement", "measure", "score", "value", *INTERVAL, "errors", "picked_from")
+MONTE_CARLO = "monte_carlo"
+_COLUMNS = ("placement", "measure", "score", "value", *INTERVAL, "errors", "picked_from", MONTE_CARLO)
 _BETWEEN = ["minus_single_pass_low", "minus_single_pass_high"]
 _PENALTIES = ("isotonic_penalty", "rearrangement_penalty", "running_minimum_penalty")
 _RISKS = ("aurc", "excess_aurc", "augrc")  # positive and skewed
@@ -57,6 +58,7 @@ def interval_table(
     `errors` are the predictions of the rarer outcome, right or wrong: with fewer than ten there is no interval. The
     interval of a penalty or of the calibration error reaches 0 where chance alone may have made the value. Differences
     hold for all `picked_from` rows of the sweep at once: the best of them were picked on these very examples.
+    `monte_carlo` is the standard error of the value, and of the difference, by the draw of the passes.
 
     Args:
         finalists: Per-example values of the finalists and the baselines.
@@ -87,7 +89,11 @@ def interval_table(
                 ends = ranking.interval(name, value)
                 apart = ranking.drawn[name] - reference.drawn[name]
                 between = _between(value - plain, apart, min(ranking.freedom, reference.freedom), of)
-                found.append((placement, measure, name, value, *ends, value - plain, *between, ranking.errors, of))
+                by_passes = (
+                    0.0 if measure in PLAIN_TABLE else finalists.errors.get((placement, measure, name), math.nan)
+                )
+                about = ranking.errors, of, by_passes
+                found.append((placement, measure, name, value, *ends, value - plain, *between, *about))
             tick(1)
     table = pd.DataFrame(found, columns=_COLUMNS)
     return pd.concat([table, _of_equivalents(table, scored)], ignore_index=True)

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from dropscope.display import Table
-from dropscope.runs.intervals import INTERVAL, LEAST_ERRORS
+from dropscope.runs.intervals import INTERVAL, LEAST_ERRORS, MONTE_CARLO
 
 _ARROWS = {"lower": "↓", "higher": "↑"}
-_DIFFERENCE, _INTERVAL = "vs plain", "95 % interval"
-_RANKS = {_INTERVAL: 1, "accuracy↑": 2, "cost↓": 3}  # what a narrow terminal leaves out, the highest first
+_DIFFERENCE, _INTERVAL, _ERROR = "vs plain", "95 % interval", "MC error"
+_RANKS = {_INTERVAL: 1, "accuracy↑": 2, "cost↓": 3, _ERROR: 4}  # what a narrow terminal leaves out, the highest first
 _NAME = 30  # columns that a placement keeps
 
 
@@ -48,7 +48,7 @@ def best_table(rows: pd.DataFrame, score: str, direction: str, caption: str = ""
     known = bool(rows.minus_single_pass.notna().any()) if "minus_single_pass" in rows else False
     ends = known and bool(rows.minus_single_pass_low.notna().any())
     titles = ["placement", "measure", f"{score}{_ARROWS[direction]}", *[_DIFFERENCE] * known, *[_INTERVAL] * ends]
-    titles += ["accuracy↑", "cost↓"]
+    titles += [*[_ERROR] * has_errors(rows), "accuracy↑", "cost↓"]
     differences = zip(*difference_cells(rows), strict=True) if known else iter(())
     cells = [_cells(row, score, titles, next(differences, ("", ""))) for row in rows.to_dict("records")]
     ranks = [_RANKS.get(title, 0) for title in titles]
@@ -64,12 +64,26 @@ def choice_notes(rows: pd.DataFrame, score: str, direction: str) -> list[str]:
         of = int(rows.picked_from.max())
         chosen = f", for the best of {of:,} rows on the same examples" if of > 1 else ""
         notes.append(f"{_INTERVAL}: of {_DIFFERENCE}{chosen}")
+    if has_errors(rows):
+        close = (rows.minus_single_pass.abs() < 2 * rows[MONTE_CARLO]) & (rows[MONTE_CARLO] > 0)
+        within = f"; in {int(close.sum())} rows more than half of it" if close.any() else ""
+        notes.append(f"{_ERROR}: what other masks move {_DIFFERENCE} by{within}")
     few = rows.errors[rows.errors < LEAST_ERRORS]
     if len(few):
         notes.append(f"no interval with fewer than {LEAST_ERRORS} errors, or right answers (here {int(few.min())})")
     elif rows.errors.isna().any() and rows.errors.notna().any():
         notes.append('no interval of rows that are no finalists: keep="all" has one for each')
     return notes
+
+
+def has_errors(rows: pd.DataFrame) -> bool:
+    """Whether the Monte Carlo error of a row's score is known."""
+    return MONTE_CARLO in rows and bool(rows[MONTE_CARLO].gt(0).any())
+
+
+def error_cells(rows: pd.DataFrame) -> list[str]:
+    """The Monte Carlo error of each row's score, in words; a plain pass has none."""
+    return ["" if pd.isna(value) or value == 0 else f"{value:.4f}" for value in rows[MONTE_CARLO]]
 
 
 def difference_cells(rows: pd.DataFrame) -> tuple[list[str], list[str]]:
@@ -86,6 +100,7 @@ def _cells(row: dict[str, Any], score: str, titles: list[str], difference: tuple
         "measure": row["measure"],
         _DIFFERENCE: difference[0],
         _INTERVAL: difference[1],
+        _ERROR: error_cells(pd.DataFrame([row]))[0] if _ERROR in titles else "",
         "accuracy↑": f"{row['accuracy']:.4f}",
         "cost↓": f"{row['cost']:.1f}×" if row["cost"] < 100 else f"{row['cost']:.0f}×",
     }

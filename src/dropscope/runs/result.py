@@ -13,7 +13,7 @@ from dropscope import scores
 from dropscope.checks import check_choice
 from dropscope.display import Table
 from dropscope.runs.finalists import AGAINST
-from dropscope.runs.intervals import INTERVAL, picked_from
+from dropscope.runs.intervals import INTERVAL, MONTE_CARLO, picked_from
 from dropscope.runs.plots import RunPlots
 from dropscope.runs.ranking import BestRows, best_table
 from dropscope.runs.verdicts import Judgement, judge
@@ -32,7 +32,9 @@ class Run:
         baseline: The measures of one plain pass, scored on the same examples.
         intervals: A row per finalist or baseline and score: `value`, its 95 % interval `low` to `high`,
             `minus_single_pass` (the difference to one plain pass) and the interval of that, paired by example. The
-            latter hold for all `picked_from` rows at once; without ten `errors` there are none.
+            latter hold for all `picked_from` rows at once; without ten `errors` there are none. `monte_carlo` is the
+            standard error of the value, and of the difference, by the draw of the passes: what another seed would
+            move them by. A plain pass has none; NaN where it is not known (one block of passes, large sweeps).
         examples: Per-example uncertainty and correctness of the finalists and the baseline.
         spec: What identifies the run: data, weights, code, placements, seed.
         engine: The engine that ran: "shared" or "loop".
@@ -80,7 +82,11 @@ class Run:
         names = (str(mc.placement.iloc[0]), str(mc.measure.iloc[0]), AGAINST)
         groups = mc.group.tolist() if "group" in mc else None
         seed = self.spec.get("seed", 0)
-        return judge(names, mc, plain, groups=groups, picked_from=picked_from(self.rows), seed=seed)
+        found = self.with_intervals(mc.head(1)[["placement", "measure"]].assign(aurc=0.0))[MONTE_CARLO].iloc[0]
+        return judge(
+            names, mc, plain, groups=groups, picked_from=picked_from(self.rows), seed=seed,
+            monte_carlo=None if pd.isna(found) else float(found),
+        )  # fmt: skip
 
     def rankings(self) -> dict[str, pd.DataFrame]:
         """Per-example values of the row of least AURC and of one plain pass, by name; empty where none are kept."""
@@ -128,15 +134,15 @@ class Run:
         Returns:
             The rows with columns `low` and `high` (95 % interval of the score), `minus_single_pass` (its difference
             to one plain pass), `minus_single_pass_low` and `minus_single_pass_high` (which hold for all `picked_from`
-            rows of the sweep at once) and `errors`; NaN where none are kept.
+            rows of the sweep at once), `errors`, and `monte_carlo` (the standard error of the score by the draw of
+            the passes); NaN where none are kept.
 
         Raises:
             BadInput: For a score that the rows do not have.
         """
         check_choice(score, "score", list(self.intervals.score.unique()))
-        found = self.intervals[self.intervals.score == score][
-            ["placement", "measure", *INTERVAL, "errors", "picked_from"]
-        ]
+        columns = ["placement", "measure", *INTERVAL, "errors", "picked_from", MONTE_CARLO]
+        found = self.intervals[self.intervals.score == score].reindex(columns=columns)
         plain = float(self.baseline[score][self.baseline.measure == AGAINST].iloc[0])
         known = table.join(found.set_index(["placement", "measure"]), on=["placement", "measure"])
         return known.assign(minus_single_pass=known[score] - plain)

@@ -6,8 +6,9 @@ the same in all rows of a placement. How placements run is the engine's, how row
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,9 +24,19 @@ from dropscope.progress import track
 from dropscope.runs.finalists import AGAINST, Finalists, values_table
 from dropscope.runs.samples import measured_on_passes
 from dropscope.scores import Confidences, Score
-from dropscope.statistics import PassStatistics
+from dropscope.statistics import (
+    BLOCKS,
+    BlockedStatistics,
+    PassStatistics,
+    block_shares,
+    block_size,
+    split_error,
+    statistics_bytes,
+)
 
 _SCORED_AT_ONCE = 1 << 26  # values sorted at once
+_BLOCKS = 17  # sums that are kept: after each block of passes, and those of them all
+_SUMMED = 1 << 28  # bytes of these that a sweep may take
 _REMEMBERED = 1 << 26  # bytes of per-example values that are kept for the finalists, instead of running them again
 # As people read them: what it is, whether it helps, the other scores, what it costs.
 _COLUMNS = (
@@ -52,17 +63,21 @@ class Measured:
     values: dict[str, Tensor]  # measure → [placements, n]
     right: Tensor  # bool [placements, n]: is the prediction right?
     confidences: Confidences | None  # of the mean probabilities, [placements, n], where a score asks for them
+    halves: tuple[Measured, ...] = ()  # of the passes, one after its other, where blocks of them are kept
 
     def take(self, examples: object) -> Measured:
         """Some examples, or placements and examples, as an index of each tensor."""
         confidences = None if self.confidences is None else self.confidences[examples]
         values = {name: value[examples] for name, value in self.values.items()}  # type: ignore[index]
-        return Measured(self.numbers, values, self.right[examples], confidences)  # type: ignore[index]
+        halves = tuple(each.take(examples) for each in self.halves)
+        return Measured(self.numbers, values, self.right[examples], confidences, halves)  # type: ignore[index]
 
     def on(self, device: torch.device) -> Measured:
         values = {name: value.to(device) for name, value in self.values.items()}
         confidences = None if self.confidences is None else self.confidences.on(device)
-        return Measured(self.numbers, values, self.right.to(device), confidences)
+        return Measured(
+            self.numbers, values, self.right.to(device), confidences, tuple(half.on(device) for half in self.halves)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +103,16 @@ class RowMaker:
     def remembers(self) -> bool:
         """Whether a sweep of this size keeps its per-example values until the finalists are known."""
         return len(self.placements) * self.bytes_per_placement <= _REMEMBERED
+
+    @property
+    def keeps_blocks(self) -> bool:
+        """Whether every unit keeps its sums after each block of passes, so that scores have Monte Carlo errors.
+
+        Not on a GPU, where kernels sum all passes at once, nor where the sums would take much.
+        """
+        sums = _BLOCKS * statistics_bytes(self.needs, self.session.classes)
+        fits = sums * len(self.placements) * self.session.data.n <= _SUMMED
+        return fits and self.session.device.type == "cpu"
 
     @property
     def bytes_per_placement(self) -> int:
@@ -147,14 +172,15 @@ class RowMaker:
                 number=number, placement=str(self.placements[number]), equivalent_to=str(self.placements[source])
             )
 
-    def measured(self, unit: WorkUnit, tick: Tick = quiet) -> Measured:
+    def measured(self, unit: WorkUnit, tick: Tick = quiet, *, blocks: bool = False) -> Measured:
         """The placements that a unit computes, on every example in the order of the data."""
         if any(row.of == "passes" for row in self.measures):
             return self._on_passes(unit, tick)
+        needs = self.needs | ({BLOCKS} if blocks or self.keeps_blocks else set())
         parts: list[Measured] = []
         open_: dict[tuple[int, ...], list[Measured]] = {}  # chunk of placements → its blocks of examples
         labels, start = self._batch_labels(), 0
-        for block in self.engine.run(unit, self.needs, tick):
+        for block in self.engine.run(unit, needs, tick):
             own, start = labels[start : start + block.batch.n], start + block.batch.n
             chunks = [tuple(int(n) for n in numbers) for numbers, _ in block.chunks]
             if open_ and chunks != list(open_):  # batches of another shape come in other chunks of placements
@@ -186,13 +212,20 @@ class RowMaker:
         return {row.name: row(kept) for row in self.measures if row.of != "passes"}
 
     def _block(
-        self, numbers: list[int], kept: PassStatistics, plain: Tensor, labels: Tensor, values: dict[str, Tensor]
-    ) -> Measured:
+        self, numbers: list[int], kept: PassStatistics, plain: Tensor, labels: Tensor, values: dict[str, Tensor],
+        *, whole: bool = True,
+    ) -> Measured:  # fmt: skip
         """Some placements on some examples."""
         mean = kept.mean
         chosen = mean.argmax(-1) if self.label == "mean" else plain.argmax(1).expand(len(numbers), -1)
         confidences = scores.confidences_of(mean.float(), labels) if self.needs_confidences else None
-        return Measured(numbers, {name: v.float() for name, v in values.items()}, chosen == labels, confidences)
+        pairs = kept.halves() if whole and isinstance(kept, BlockedStatistics) else ()
+        halves = [
+            self._block(numbers, half, plain, labels, self.values(half), whole=False)
+            for half in itertools.chain.from_iterable(pairs)
+        ]
+        found = {name: value.float() for name, value in values.items()}
+        return Measured(numbers, found, chosen == labels, confidences, tuple(halves))
 
     def _batch_labels(self) -> Tensor:
         """In the order of the engine's batches."""
@@ -238,8 +271,11 @@ class RowMaker:
             rows.append({"placement": "none", "measure": name, "accuracy": accuracy, **table, "cost": 1.0})
         return pd.DataFrame(rows)
 
-    def finalists(self, chosen: pd.DataFrame, plain: Tensor, *, show: bool | None) -> Finalists:
-        """Per-example values of the plain pass and of the chosen rows; run again, the same to the last mask."""
+    def finalists(self, chosen: pd.DataFrame, best: pd.DataFrame, plain: Tensor, *, show: bool | None) -> Finalists:
+        """Per-example values of the plain pass and of the chosen rows; run again, the same to the last mask.
+
+        Where no blocks of passes are kept, scores of the placements of the `best` rows alone have Monte Carlo errors.
+        """
         ids = np.asarray([str(value) for value in self.session.data.ids], dtype=object)
         right = plain.argmax(1) == self.labels
         frames = [values_table(ids, "none", name, f(plain), right) for name, f in measures.PLAIN_TABLE.items()]
@@ -247,8 +283,11 @@ class RowMaker:
         wanted = set(zip(chosen.placement, chosen.measure, strict=True))
         texts = set(chosen.placement)
         numbers = [n for n, placement in enumerate(self.placements) if str(placement) in texts]
+        errors: dict[tuple[str, str, str], float] = {}
         for measured in self._measured_again(numbers, show=show):
             for i, text in enumerate(str(self.placements[n]) for n in measured.numbers):
+                if text in texts:
+                    errors |= self._errors(text, measured.take(slice(i, i + 1)))
                 frames += [
                     values_table(ids, text, row.name, measured.values[row.name][i], measured.right[i])
                     for row in self.measures
@@ -259,7 +298,36 @@ class RowMaker:
         groups = self.session.data.groups
         if groups is not None:
             frames = [frame.assign(group=[str(group) for group in groups]) for frame in frames]
-        return Finalists(pd.concat(frames, ignore_index=True), confidences)
+        if not self.keeps_blocks and "passes" not in {row.of for row in self.measures}:
+            errors = self._errors_of({*best.placement}, show=show)
+        return Finalists(pd.concat(frames, ignore_index=True), confidences, errors)
+
+    def _errors_of(self, texts: Collection[str], *, show: bool | None) -> dict[tuple[str, str, str], float]:
+        """Monte Carlo errors of some placements, which run once more, one by one."""
+        numbers = [n for n, placement in enumerate(self.placements) if str(placement) in texts]
+        units = [unit for number in numbers for unit in self.engine.only([number])]
+        errors: dict[tuple[str, str, str], float] = {}
+        with track("Monte Carlo errors", len(numbers) * self.engine.passes * self.session.data.n, show=show) as tick:
+            for unit in units:
+                measured = self.measured(unit, tick, blocks=True)
+                errors |= self._errors(str(self.placements[measured.numbers[0]]), measured)
+        return errors
+
+    def _errors(self, text: str, one: Measured) -> dict[tuple[str, str, str], float]:
+        """(placement, measure, score) → its Monte Carlo standard error, of one placement whose blocks are kept."""
+        if not one.halves:
+            return {}
+        every = _joined(one.halves, one.numbers, 0)
+        accuracy = every.right.double().mean(1).cpu().numpy()
+        scored = self._scored(every) | {"accuracy": np.broadcast_to(accuracy, (len(self.measures), len(accuracy)))}
+        passes = self.engine.passes
+        shares = block_shares(passes, block_size(passes, self.session.draws))
+        found: dict[tuple[str, str, str], float] = {}
+        for score, values in scored.items():
+            halves = torch.from_numpy(np.array(values, dtype=np.float64)).T
+            error = split_error(halves.unflatten(0, (-1, 2)), shares)  # of [splits, 2, measures]
+            found |= {(text, row.name, score): float(e) for row, e in zip(self.measures, error, strict=True)}
+        return found
 
     def _measured_again(self, numbers: list[int], *, show: bool | None) -> Iterator[Measured]:
         """Units that hold these placements, from memory or run again.
@@ -304,4 +372,6 @@ def _joined(parts: Sequence[Measured], numbers: list[int], dim: int) -> Measured
     values = {name: torch.cat([part.values[name] for part in parts], dim) for name in parts[0].values}
     confidences = [part.confidences for part in parts if part.confidences is not None]
     right = torch.cat([part.right for part in parts], dim)
-    return Measured(numbers, values, right, Confidences.joined(confidences, dim) if confidences else None)
+    halves = [_joined(each, numbers, dim) for each in zip(*(part.halves for part in parts), strict=True)]
+    of_all = Confidences.joined(confidences, dim) if confidences else None
+    return Measured(numbers, values, right, of_all, tuple(halves))

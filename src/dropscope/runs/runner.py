@@ -26,6 +26,10 @@ from dropscope.runs.rows import RowMaker, beside_single_pass
 from dropscope.runs.store import Store, ordered_rows
 from dropscope.scores import Score
 
+_RUN_FOR_ERRORS = (
+    10  # best rows whose placements run once more for their errors, where a sweep is too large to keep them
+)
+
 
 def specification(
     session: Session,
@@ -93,7 +97,8 @@ def run_job(job: Job, store: Store | None, keep: int | None, objective: Score, *
     with stage("one plain pass", show=show):
         plain = maker.plain()
     baseline = maker.baseline(plain)
-    finalists = maker.finalists(select_finalists(rows, keep, objective), plain, show=show)
+    chosen, best = (select_finalists(rows, count, objective) for count in (keep, _best(keep)))
+    finalists = maker.finalists(chosen, best, plain, show=show)
     data, device = maker.session.data, maker.session.device
     scored = pd.concat([rows, baseline], ignore_index=True)
     intervals = interval_table(finalists, scored, maker.scores, data.groups, maker.session.seed, device, show=show)
@@ -107,6 +112,10 @@ def run_job(job: Job, store: Store | None, keep: int | None, objective: Score, *
     folder = store.folder if store else None
     about = maker.engine.name, folder, levels, seconds, maker.engine.reason
     return Run(rows, baseline, intervals, finalists.examples, spec, *about)
+
+
+def _best(keep: int | None) -> int:
+    return _RUN_FOR_ERRORS if keep is None else min(keep, _RUN_FOR_ERRORS)
 
 
 def _rows(job: Job, store: Store | None, keep: int | None, *, show: bool | None) -> pd.DataFrame:

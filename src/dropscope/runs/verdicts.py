@@ -104,6 +104,7 @@ def judge(
     groups: Sequence[Hashable] | None = None,
     picked_from: int = 1,
     seed: int = 0,
+    monte_carlo: float | None = None,
 ) -> Judgement:
     """Compares two rankings of the same examples.
 
@@ -118,6 +119,7 @@ def judge(
         groups: What is resampled instead of examples.
         picked_from: How many rows the placement was picked from by these very examples.
         seed: Of the resampling.
+        monte_carlo: Standard error of the difference by the draw of the passes, where it is known already.
 
     Returns:
         The judgement.
@@ -131,8 +133,8 @@ def judge(
     spread = float(drawn.std())
     half = t_factor(errors - 1, of=picked_from) * spread
     difference = first - second
-    ends, by_passes = (difference - half, difference + half), _monte_carlo(mc, sides[0], seed)
-    return Judgement(*names, difference, *ends, len(mc), errors, picked_from, by_passes)
+    by_passes = _monte_carlo(mc, sides[0], seed) if monte_carlo is None else monte_carlo
+    return Judgement(*names, difference, difference - half, difference + half, len(mc), errors, picked_from, by_passes)
 
 
 def _monte_carlo(mc: pd.DataFrame, side: tuple[Tensor, Tensor], seed: int) -> float | None:

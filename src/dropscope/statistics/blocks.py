@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -55,6 +55,59 @@ def begin_statistics(needs: Collection[str], plain: Tensor | None, passes: int, 
     if BLOCKS not in needs:
         return PassStatistics(needs, plain)
     return BlockedStatistics({*needs} - {BLOCKS}, plain, block=block_size(passes, draws))
+
+
+def block_shares(passes: int, block: int) -> list[float]:
+    """The share of the passes in each block.
+
+    >>> block_shares(40, 16)
+    [0.4, 0.4, 0.2]
+    """
+    return [min(block, passes - begin) / passes for begin in range(0, passes, block)]
+
+
+def splits(blocks: int) -> list[tuple[bool, ...]]:
+    """Ways to split blocks into two sets, as even as can be and each unlike the others: rows of a Hadamard matrix.
+
+    Each set has two blocks at least, so that there are none of fewer than four.
+
+    >>> splits(4)[0], splits(3), [sum(first) for first in splits(16)]
+    ((True, False, True, False), [], [8, 8, 8, 8, 8, 8, 8, 8])
+    """
+    rows = (tuple((row & column).bit_count() % 2 == 0 for column in range(blocks)) for row in range(8, 16))
+    return [row for row in dict.fromkeys(rows) if 1 < sum(row) < blocks - 1]
+
+
+def split_error(pairs: Tensor, blocks: Sequence[float]) -> Tensor:
+    """The standard error of a statistic that may have steps: how far apart two sets of blocks are.
+
+    A share a of the passes differs from the other share b by 1/(ab) times the variance that all of them have. Ranks and
+    counts take steps: leaving out one block of sixteen shows these twice as large as they are, half of them does not.
+
+    Args:
+        pairs: The statistic of both sets for each of `splits`, `[splits, 2, …]`.
+        blocks: Shares of the blocks.
+    """
+    first = torch.tensor(splits(len(blocks)), dtype=torch.float64) @ torch.tensor(blocks, dtype=torch.float64)
+    weight = (first * (1 - first)).view(-1, *[1] * (pairs.dim() - 2)).to(pairs.device)
+    return (weight * (pairs[:, 0] - pairs[:, 1]).square()).mean(0).sqrt()
+
+
+def jackknifed(whole: Tensor, left: Tensor, shares: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """A statistic without its bias, and its standard error: the jackknife over blocks of unequal size.
+
+    Busing, Meijer and van der Leeden 1999, with each pseudo-value weighed by its own share: a last block that is cut
+    short varies more than the others where draws are stratified.
+
+    Args:
+        whole: The statistic of all passes.
+        left: The statistic without each block in turn, `[blocks, …]`.
+        shares: Of the blocks.
+    """
+    share = torch.tensor(shares, dtype=torch.float64, device=left.device).view(-1, *[1] * whole.dim())
+    alone = (whole - (1 - share) * left) / share  # pseudo-values
+    centre = (share * alone).sum(0)
+    return centre, ((share * (alone - centre)).square() / (1 - share)).sum(0).sqrt()
 
 
 class BlockedStatistics(PassStatistics):
@@ -140,9 +193,6 @@ class BlockedStatistics(PassStatistics):
     def corrected(self, measure: Callable[[PassStatistics], Tensor]) -> tuple[Tensor, Tensor]:
         """A measure without the bias that falls with the number of passes, and its standard error.
 
-        The jackknife of groups of unequal size (Busing, Meijer and van der Leeden 1999), each pseudo-value weighed by
-        its own share: a last block that is cut short varies more than the others where draws are stratified.
-
         Args:
             measure: A function of statistics.
 
@@ -150,22 +200,40 @@ class BlockedStatistics(PassStatistics):
             Both shaped like the measure, float64; the error is NaN where `jackknife` is, and the measure as it is.
         """
         whole = measure(self).double()
-        ends = [*self._after] if self.passes % self.block == 0 else [*self._after, (self.passes, self._sums())]
-        if len(ends) < 2 or self.passes - self.block < 2:  # what is left of two passes has no spread
+        left = [measure(rest).double() for rest in self.left_out()]
+        if not left:
             return whole, torch.full_like(whole, math.nan)
-        nothing = {name: torch.zeros_like(value) for name, value in self._sums().items()}
-        shares, alone = [], []
-        for (first, before), (last, after) in zip([(0, nothing), *ends[:-1]], ends, strict=True):
-            share = (last - first) / self.passes
-            block = {name: value - before[name] for name, value in after.items()}
-            left = measure(self._without(block, last - first)).double()
-            shares.append(share)
-            alone.append((whole - (1 - share) * left) / share)  # pseudo-values
-        centre = torch.stack([share * value for share, value in zip(shares, alone, strict=True)]).sum(0)
-        squares = [
-            (share * (value - centre)).square() / (1 - share) for share, value in zip(shares, alone, strict=True)
-        ]
-        return centre, torch.stack(squares).sum(0).sqrt()
+        return jackknifed(whole, torch.stack(left), block_shares(self.passes, self.block))
+
+    def left_out(self) -> Iterator[PassStatistics]:
+        """The statistics without each block in turn; none where there is but one, or one pass beside it."""
+        blocks = self._block_sums()
+        if len(blocks) < 2 or self.passes - self.block < 2:  # what is left of two passes has no spread
+            return
+        for passes, block in blocks:
+            yield self._without(block, passes)
+
+    def halves(self) -> Iterator[tuple[PassStatistics, PassStatistics]]:
+        """The statistics of two sets of blocks, for each way of `splits`."""
+        blocks = self._block_sums()
+        for first in splits(len(blocks)):
+            sums = {name: torch.zeros_like(value) for name, value in blocks[0][1].items()}
+            for (_, block), inside in zip(blocks, first, strict=True):
+                if inside:
+                    sums = {name: value + block[name] for name, value in sums.items()}
+            count = sum(passes for (passes, _), inside in zip(blocks, first, strict=True) if inside)
+            second = self._without(sums, count)
+            rest = {name: self.state[name] - value for name, value in sums.items()}
+            yield self._without(rest, self.passes - count), second
+
+    def _block_sums(self) -> list[tuple[int, dict[str, Tensor]]]:
+        """Passes and sums of each block."""
+        ends = [*self._after] if self.passes % self.block == 0 else [*self._after, (self.passes, self._sums())]
+        found, before, first = [], dict[str, Tensor](), 0
+        for last, after in ends:
+            found.append((last - first, {name: v - before[name] if before else v for name, v in after.items()}))
+            first, before = last, after
+        return found
 
     def _without(self, block: Mapping[str, Tensor], passes: int) -> PassStatistics:
         """The statistics of all passes but those of a block."""
