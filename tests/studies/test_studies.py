@@ -17,12 +17,13 @@ from PIL import Image
 from torch import Tensor, nn
 
 from dropscope.errors import BadInput
+from dropscope.loading import load_weights
 from dropscope.report.claims import Claim
 from dropscope.report.figures import evidence
 from dropscope.report.summaries import by_variant, write_summary
 from dropscope.report.typesetting import latex
 from dropscope.report.writing import claim_folder, new_figure, write_figure, write_table
-from dropscope.studies.training import History, Recipe, fit, load_weights, save_weights, trained_once
+from dropscope.studies.training import History, Recipe, fit, save_weights, trained_once
 from support.broken_checkpoints import BROKEN
 from support.errors import refused
 

@@ -13,6 +13,7 @@ from dropscope.loading.inspection import check_archive, check_safetensors
 from dropscope.loading.names import LoadedModel, load_model, run_model_code
 from dropscope.loading.sources import LoadedData, as_loaded, few_inputs, load_data, open_data
 from dropscope.loading.tables import column_texts, empty_cell, find_column, read_json_lines, read_table, read_text
+from dropscope.loading.weights import load_weights
 
 __all__ = [
     "Checkpoint",
@@ -33,6 +34,7 @@ __all__ = [
     "load_data",
     "load_model",
     "load_transforms",
+    "load_weights",
     "open_data",
     "quiet",
     "read_checkpoint",

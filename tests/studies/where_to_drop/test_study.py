@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from dropscope.cli import app
 from dropscope.injection.sites import find_sites
-from dropscope.studies.training import load_weights, save_weights
+from dropscope.loading import load_weights
+from dropscope.studies.training import save_weights
 from dropscope.studies.where_to_drop import study as study_module
 from dropscope.studies.where_to_drop.batches import ShuffledBatches, shift_and_mirror
 from dropscope.studies.where_to_drop.cifar import NETWORKS, cifar_task

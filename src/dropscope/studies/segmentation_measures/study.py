@@ -17,6 +17,7 @@ from torch import nn
 from dropscope.atomic import output_folder, read_json
 from dropscope.device import as_device
 from dropscope.errors import BadInput, nearest
+from dropscope.loading import load_weights
 from dropscope.model import weights_fingerprint
 from dropscope.report import Claim, Registration, Summary, claim_folder, write_claims
 from dropscope.studies.segmentation_measures import claims as rules_of_claims
@@ -48,7 +49,6 @@ from dropscope.studies.segmentation_measures.rules import RULES
 from dropscope.studies.segmentation_measures.showcase import EXHIBITS, make_exhibits, read_exhibits
 from dropscope.studies.segmentation_measures.units import Work, default_placement
 from dropscope.studies.segmentation_measures.workers import run_units
-from dropscope.studies.training import load_weights
 
 STUDY = "segmentation-measures"
 _THREADS = 8  # of a unit on a CPU, at most

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from dropscope.atomic import atomic_write, read_json
-from dropscope.loading import load_model
+from dropscope.loading import load_model, load_weights
 from dropscope.model import random_state_kept
 from dropscope.report import write_text
 from dropscope.studies.segmentation_measures.cases import Split
@@ -26,7 +26,7 @@ from dropscope.studies.segmentation_measures.experiments import Experiment, Netw
 from dropscope.studies.segmentation_measures.networks import UNet, with_feature_dropout
 from dropscope.studies.segmentation_measures.preparation import Prepared
 from dropscope.studies.segmentation_measures.presets import Regime
-from dropscope.studies.training import load_weights, trained_once
+from dropscope.studies.training import trained_once
 from dropscope.tracing import is_dropout
 
 Tick = Callable[[int], None]

@@ -24,12 +24,12 @@ from dropscope.atomic import output_folder
 from dropscope.device import as_device
 from dropscope.engine import PlanSummary
 from dropscope.errors import BadInput
-from dropscope.loading import load_data, load_model
+from dropscope.loading import load_data, load_model, load_weights
 from dropscope.model import random_state_kept, weights_fingerprint
 from dropscope.progress import track
 from dropscope.report import Claim, Registration, Summary, claim_folder, write_claims
 from dropscope.runs import plan_sweep, sample
-from dropscope.studies.training import load_weights, trained_once
+from dropscope.studies.training import trained_once
 from dropscope.studies.where_to_drop import published
 from dropscope.studies.where_to_drop.cifar import cifar_task
 from dropscope.studies.where_to_drop.cifar_files import read_cifar
