@@ -107,6 +107,11 @@ class TestSimultaneous:
         draws = np.tile(np.random.default_rng(0).normal(size=(1, 20_000)), (5, 1))
         assert simultaneous_intervals([0.0] * 5, draws)[4] == pytest.approx((-1.96, 1.96), abs=0.05)
 
+    def test_few_degrees_of_freedom_widen_by_students_quantile(self) -> None:
+        draws = np.random.default_rng(0).normal(size=(3, 500))
+        plain, wide = (simultaneous_intervals([0.0] * 3, draws, freedom=freedom) for freedom in (None, 9))
+        assert wide[0][1] / plain[0][1] == pytest.approx(stats.t.ppf(0.975, 9) / stats.norm.ppf(0.975), rel=1e-4)
+
     def test_constant_and_undefined_replicates(self) -> None:
         constant, missing = simultaneous_intervals([0.5, 0.5], np.array([[0.5, 0.5, 0.5], [0.4, NAN, 0.6]]))
         assert constant == (0.5, 0.5)

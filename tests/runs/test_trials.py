@@ -16,7 +16,7 @@ from dropscope.engine import open_session
 from dropscope.injection import examine
 from dropscope.model import Call
 from dropscope.runs.candidates import Candidates, last_block
-from dropscope.runs.trials import split
+from dropscope.runs.partitions import split
 from support import zoo
 from support.errors import refused
 

@@ -32,3 +32,12 @@ def test_what_cannot_be_ranked_is_refused() -> None:
         weighted_ranking_scores(torch.tensor([0.1, float("nan")]), torch.ones(2), torch.ones(1, 2))
     with refused("correct"):
         weighted_ranking_scores(torch.tensor([0.1, 0.2]), torch.tensor([0, 2]), torch.ones(1, 2))
+
+
+def test_a_weighted_risk_curve_is_that_of_the_repeated_examples():
+    draw = torch.Generator().manual_seed(4)
+    u, correct = torch.randint(0, 12, (40,), generator=draw).double(), torch.rand(40, generator=draw) < 0.7
+    counts = torch.randint(0, 3, (5, 40), generator=draw)
+    for row in counts:
+        coverage, risk = scores.risk_coverage_curve(u.repeat_interleave(row), correct.repeat_interleave(row))
+        assert torch.allclose(scores.weighted_risk_curve(u, correct, row[None], coverage)[0], risk)

@@ -13,10 +13,13 @@ import torch
 from torch import Tensor
 
 from dropscope import scores
+from dropscope.analysis.intervals import t_factor
+from dropscope.scores import Confidences
 
 REPLICATES, HALVES = 500, 200  # resamples for a spread, and random halves for a bias
 _AT_ONCE = 1 << 22  # resampled values handled at once
 _CACHED = 1 << 18  # as many as the caches of a CPU hold
+_MANY = 1_000_000  # degrees of freedom, at which Student's distribution is the normal one
 
 
 def group_numbers(groups: Sequence[Hashable]) -> np.ndarray:
@@ -120,6 +123,13 @@ def bootstrap_scores(uncertainty: Tensor, correct: Tensor, indices: Sequence[Ten
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
+def bootstrap_calibration(read: Confidences, indices: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The means that `scores.calibration_of` takes, `[terms]`, and those of every replicate, `[replicates, terms]`."""
+    terms = scores.calibration_terms(read).cpu()
+    counts = (torch.bincount(chosen, minlength=len(terms)).double() / len(chosen) for chosen in indices)
+    return terms.mean(0), torch.stack([weights @ terms for weights in counts])
+
+
 def interval(replicates: Tensor | np.ndarray, level: float = 0.95) -> tuple[float, float]:
     """The percentile interval; replicates in which a statistic is undefined are left out.
 
@@ -151,12 +161,13 @@ def paired_interval(
 
 
 def simultaneous_intervals(
-    values: Sequence[float], replicates: np.ndarray, level: float = 0.95
+    values: Sequence[float], replicates: np.ndarray, level: float = 0.95, *, freedom: int | None = None
 ) -> list[tuple[float, float]]:
     """Intervals that all hold at once with probability `level`, from paired replicates `[K, replicates]`.
 
     value ± c·s with s the std of its replicates and c the level-quantile of the largest |replicate − value|/s over the
-    K: "the best of K beats the baseline" needs this. NaN where a replicate is undefined.
+    K: "the best of K beats the baseline" needs this. With degrees of freedom, such as errors − 1, c is wider by what
+    Student's quantile is wider than the normal one. NaN where a replicate is undefined.
 
     >>> simultaneous_intervals([5.0], np.array([[4.0, 5.0, 6.0]]))
     [(4.0, 6.0)]
@@ -169,5 +180,7 @@ def simultaneous_intervals(
     if moving.any():
         largest = (np.abs(drawn[moving] - points[moving, None]) / spread[moving, None]).max(0)
         factor = float(np.quantile(largest, level))
+    if freedom is not None:
+        factor *= t_factor(freedom, level) / t_factor(_MANY, level)
     half = np.where(known, factor * spread, np.nan)
     return [(float(a), float(b)) for a, b in zip(points - half, points + half, strict=True)]

@@ -3,6 +3,7 @@
 from dropscope.runs.continuations import score_continuations
 from dropscope.runs.folders import open_run
 from dropscope.runs.goals import goal_of
+from dropscope.runs.partitions import check_labelled, halves
 from dropscope.runs.passes import maps, sample, uncertainty
 from dropscope.runs.plots import draw_accuracy_curves
 from dropscope.runs.ranking import choice_notes, difference_cells, error_cells, has_errors
@@ -16,12 +17,14 @@ __all__ = [
     "Choice",
     "Judgement",
     "Run",
+    "check_labelled",
     "choice_notes",
     "deferral_table",
     "difference_cells",
     "draw_accuracy_curves",
     "error_cells",
     "goal_of",
+    "halves",
     "has_errors",
     "judge",
     "maps",

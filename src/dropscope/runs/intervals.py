@@ -21,6 +21,7 @@ from dropscope.analysis import (
     REPLICATES,
     absolute_sum_interval,
     bootstrap,
+    bootstrap_calibration,
     bootstrap_scores,
     half_samples,
     penalty_interval,
@@ -143,9 +144,7 @@ class _Calibration:
 
     @classmethod
     def of(cls, read: Confidences, draws: _Draws) -> _Calibration:
-        terms = scores.calibration_terms(read).cpu()
-        counts = (torch.bincount(chosen, minlength=len(terms)).double() / len(chosen) for chosen in draws.indices)
-        return cls(terms.mean(0).numpy(), torch.stack([weights @ terms for weights in counts]).numpy())
+        return cls(*(part.numpy() for part in bootstrap_calibration(read, draws.indices)))
 
     @property
     def drawn(self) -> dict[str, np.ndarray]:

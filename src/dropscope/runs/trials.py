@@ -11,22 +11,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from dropscope.analysis import group_numbers
 from dropscope.atomic import atomic_write, output_folder, read_json, same_spec
 from dropscope.checks import check_passes, check_rate, check_share, finite_number
 from dropscope.data import Data
 from dropscope.display import headed
-from dropscope.engine import PlanSummary, Session, SessionOptions, open_session
+from dropscope.engine import PlanSummary, SessionOptions, open_session
 from dropscope.errors import BadInput, Phrase
 from dropscope.measures import Measure, resolve
 from dropscope.parameters import shares
 from dropscope.placement import Placement
 from dropscope.runs.candidates import Candidates, TrialPlan
+from dropscope.runs.partitions import split
 from dropscope.runs.passes import uncertainty
 from dropscope.runs.plots import accuracy_axes
 from dropscope.runs.result import Run
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from dropscope import UncertaintyPredictor
 
 RATES = (0.1, 0.3, 0.5)
-_LEAST = 40  # examples, to choose on one half and judge on the other
 _KEPT = "top:10"
 _LEAST_SHARE = 0.3  # of the budget goes into choosing, however long the preparation takes
 _CHOOSING = 0.7  # share of the budget that choosing may take; set-up and judging take the rest
@@ -329,27 +327,6 @@ def _settled(trial: _Trial, folder: Path | None) -> Candidates:
         raise BadInput("out must hold a trial", "out", received, "delete the file, or choose another folder") from error
     same_spec(begun, asked, file, "choose another folder for out")
     return replace(trial.candidates, sites=sites, passes=passes, remarks=remarks)
-
-
-def split(session: Session) -> tuple[Data, Data]:
-    """Two halves of the examples, or of the groups; always the same for the same data."""
-    data = session.data
-    if session.dense:
-        received = Phrase("one prediction per voxel, pixel or label")
-        raise BadInput("model must predict whole examples", "model", received, "use maps, or uncertainty")
-    if data.labels is None:
-        remedy = "pass (inputs, labels), or use uncertainty"
-        raise BadInput("data must have labels to judge by", "data", Phrase("inputs without labels"), remedy)
-    units = np.arange(data.n) if data.groups is None else group_numbers(data.groups)
-    count = int(units.max()) + 1
-    if data.n < _LEAST or count < 2:
-        received = Phrase(f"{data.n} examples" + ("" if data.groups is None else f" in {count} groups"))
-        what = f"data must hold at least {_LEAST} labelled examples, half to choose on and half to judge on"
-        raise BadInput(what, "data", received, "pass more examples, or score one placement with uncertainty")
-    first = np.zeros(count, dtype=bool)
-    first[np.random.default_rng(0).permutation(count)[: (count + 1) // 2]] = True
-    chosen = first[units]
-    return data.part(np.flatnonzero(chosen).tolist()), data.part(np.flatnonzero(~chosen).tolist())
 
 
 def _measure_named(name: str, measures: Sequence[str | Callable[..., Tensor]] | None) -> Measure:

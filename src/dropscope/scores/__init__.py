@@ -48,7 +48,8 @@ from dropscope.scores.stability import (
     run_level_accuracy_of_counts,
 )
 from dropscope.scores.table import CALIBRATION, RANKING, TABLE, Score, check_score, of_ranking, ranking_scores, resolve
-from dropscope.scores.weighted import weighted_aurc, weighted_ranking_scores
+from dropscope.scores.temperatures import fit_temperature, tempered
+from dropscope.scores.weighted import weighted_aurc, weighted_ranking_scores, weighted_risk_curve
 
 __all__ = [
     "CALIBRATION",
@@ -74,6 +75,7 @@ __all__ = [
     "error_auprc",
     "error_auroc",
     "excess_aurc",
+    "fit_temperature",
     "flip_rate",
     "foreground_mean",
     "group_difference",
@@ -97,9 +99,11 @@ __all__ = [
     "running_minimum_correction",
     "running_minimum_penalty",
     "score_rankings",
+    "tempered",
     "volume_variation",
     "voxel_auprc",
     "weighted_aurc",
     "weighted_ranking_scores",
+    "weighted_risk_curve",
     "worst_patch",
 ]

@@ -101,7 +101,7 @@ def ece(
         >>> ece(torch.tensor([[0.75, 0.25], [0.75, 0.25]]), torch.tensor([0, 1])).item()
         0.25
     """
-    p, labels = _checked(probabilities, labels)
+    p, labels = checked_probabilities(probabilities, labels)
     if bins < 1:
         raise BadInput("bins must be at least 1", "bins", bins, "leave bins=15")
     confidence, predicted = p.max(-1)
@@ -129,7 +129,7 @@ def brier(probabilities: Tensor, labels: Tensor) -> Tensor:
         >>> brier(torch.tensor([[0.75, 0.25], [0.5, 0.5]]), torch.tensor([0, 1])).item()
         0.3125
     """
-    return _squares(*_checked(probabilities, labels)).mean(-1)
+    return _squares(*checked_probabilities(probabilities, labels)).mean(-1)
 
 
 @probability_docs()
@@ -147,7 +147,7 @@ def nll(probabilities: Tensor, labels: Tensor, *, floor: float = _FLOOR) -> Tens
         >>> round(nll(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), torch.tensor([1, 0])).item(), 6)
         0.346574
     """
-    p, labels = _checked(probabilities, labels)
+    p, labels = checked_probabilities(probabilities, labels)
     if not 0 < floor < 1:
         raise BadInput("floor must be above 0 and below 1", "floor", floor, "leave floor=1e-12")
     return _log_loss(p, labels, floor).mean(-1)
@@ -180,7 +180,8 @@ def _gap_means(place: Tensor, gap: Tensor, bins: int) -> list[Tensor]:
     return [torch.where(place == b, gap, 0.0).mean(-1) for b in range(bins)]
 
 
-def _checked(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def checked_probabilities(probabilities: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Probabilities `[..., n, C]` and their labels, which are known to be some from here on."""
     p = probabilities.detach()
     if p.dim() < 2 or 0 in p.shape or not p.is_floating_point():
         remedy = "give softmax outputs, classes last"

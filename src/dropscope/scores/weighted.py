@@ -80,6 +80,33 @@ def weighted_aurc(uncertainty: Tensor, correct: Tensor, counts: Tensor) -> Tenso
     return _Tally.of(uncertainty, correct, counts).area
 
 
+def weighted_risk_curve(uncertainty: Tensor, correct: Tensor, counts: Tensor, coverages: Tensor) -> Tensor:
+    """Risk at some coverages of examples that are repeated: the share of errors among the most certain ones.
+
+    Args:
+        uncertainty: `[n]`, higher for less certain examples.
+        correct: 0/1 per example, `[n]`.
+        counts: How often each example counts, whole numbers `[R, n]`, at least one in each row.
+        coverages: Shares in (0, 1], `[k]`, of the examples that are kept.
+
+    Returns:
+        `[R, k]`, float64; within a group of equal uncertainty errors count as spread evenly.
+
+    Raises:
+        BadInput: Where the uncertainty has NaN, or `correct` is not 0/1.
+
+    Examples:
+        >>> u, correct = torch.tensor([0.1, 0.2, 0.3, 0.4]), torch.tensor([1, 1, 0, 0])
+        >>> weighted_risk_curve(u, correct, torch.ones(1, 4), torch.tensor([0.5, 1.0]))
+        tensor([[0.0000, 0.5000]], dtype=torch.float64)
+    """
+    t = _Tally.of(uncertainty, correct, counts)
+    kept = (coverages.double() * t.n[:, None]).clamp_min(1)
+    at = torch.searchsorted(t.end, kept - 1e-9).clamp_max(t.end.shape[1] - 1)
+    inside = (kept - t.start.gather(1, at)) / t.size.gather(1, at)
+    return (t.errors_before.gather(1, at) + inside * t.errors.gather(1, at)) / kept
+
+
 @dataclass(frozen=True, eq=False)
 class _Tally:
     """Examples and errors in groups of equal uncertainty, `[R, groups]`, from the least uncertain."""
