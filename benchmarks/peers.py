@@ -71,7 +71,7 @@ def libraries(folder: Path | None, net: nn.Module, passes: int) -> tuple[dict[st
     """Each library in each of its ways, and for those that are left out the reason."""
     if folder is not None:
         sys.path.append(str(folder))
-    _declare_torchvision()
+    declare_torchvision()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     ways: dict[str, Callable[[], Passes]] = {
@@ -96,7 +96,7 @@ def libraries(folder: Path | None, net: nn.Module, passes: int) -> tuple[dict[st
 _library: Any = None
 
 
-def _declare_torchvision() -> None:
+def declare_torchvision() -> None:
     """torchvision without its compiled part: the two operators it asks for when it is imported."""
     global _library
     if _library is None:

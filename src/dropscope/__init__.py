@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dropscope import measures, scores
+    from dropscope import measures, rivals, scores
     from dropscope.deploy import (
         DeferralRule,
         DriftCheck,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dropscope.loading import LoadedData, load_data
     from dropscope.placement import Placement, PlacementGrid, PlacementSpace, register_noise
     from dropscope.report import Synthesis, meta
+    from dropscope.rivals import Comparison, compare
     from dropscope.runs import (
         Choice,
         Judgement,
@@ -60,6 +61,7 @@ _ROOMS = {
     "loading": ("LoadedData", "load_data"),
     "placement": ("Placement", "PlacementGrid", "PlacementSpace", "register_noise"),
     "report": ("Synthesis", "meta"),
+    "rivals": ("Comparison", "compare"),
     "runs": (
         "Choice",
         "Judgement",
@@ -81,6 +83,7 @@ __all__ = [
     "AuditFailed",
     "BadInput",
     "Choice",
+    "Comparison",
     "DeferralRule",
     "DriftCheck",
     "DropscopeError",
@@ -103,6 +106,7 @@ __all__ = [
     "Watch",
     "__version__",
     "audit",
+    "compare",
     "defer",
     "find_sites",
     "injected",
@@ -113,6 +117,7 @@ __all__ = [
     "open_run",
     "plan_sweep",
     "register_noise",
+    "rivals",
     "sample",
     "score_continuations",
     "scores",
@@ -124,7 +129,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("measures", "scores", "volumes"):  # volumes stands above rooms that import this one: no static import
+    if name in (
+        "measures",
+        "rivals",
+        "scores",
+        "volumes",
+    ):  # volumes stands above rooms that import this one: no static import
         return importlib.import_module(f"dropscope.{name}")
     if name not in _ROOM_OF:
         raise AttributeError(f"module 'dropscope' has no attribute {name!r}")

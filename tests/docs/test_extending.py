@@ -5,7 +5,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SECTIONS = ("A measure", "A score", "A noise", "Passes from elsewhere", "A study")
+SECTIONS = ("A measure", "A score", "A noise", "Passes from elsewhere", "A rival", "A study")
 
 
 def test_each_kind_of_extension_has_a_worked_example():

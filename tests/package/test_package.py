@@ -11,11 +11,13 @@ import dropscope
 PUBLIC = {
     "watch", "find_sites", "Site", "Placement", "injected", "audit", "sample", "uncertainty", "maps", "PlacementGrid",
     "PlacementSpace", "sweep", "plan_sweep", "Run", "compare", "tune", "UncertaintyPredictor", "measures", "scores",
+    "rivals", "defer",
     "open_run", "register_noise", "BadInput", "AuditFailed", "DropscopeError", "MissingExtra", "__version__",
     "load_data", "try_out", "score_continuations", "meta",
-    "Audit", "Choice", "Judgement", "LoadedData", "Noise", "PlanSummary", "Synthesis", "Watch",  # what they return
+    "Audit", "Choice", "Comparison", "DeferralRule", "DriftCheck", "Evaluation", "Explanation", "Monitor",
+    "Predictions", "Judgement", "LoadedData", "Noise", "PlanSummary", "Synthesis", "Watch",  # what they return
 }  # fmt: skip
-LATER = {"compare", "tune", "UncertaintyPredictor"}
+LATER = {"tune"}
 EXTRAS = ("transformers", "datasets", "monai", "nibabel")
 
 

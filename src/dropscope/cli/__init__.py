@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dropscope.cli import (  # noqa: F401 - importing them adds their commands
     answers,
+    comparisons,
     decisions,
     model,
     pooling,

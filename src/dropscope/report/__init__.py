@@ -23,6 +23,7 @@ from dropscope.report.registrations import (
 )
 from dropscope.report.summaries import Summary, Topic, by_variant, count_verdicts, write_summary
 from dropscope.report.syntheses import PooledClaim, Synthesis, meta
+from dropscope.report.typesetting import latex
 from dropscope.report.writing import (
     SPEC,
     claim_folder,
@@ -60,6 +61,7 @@ __all__ = [
     "evidence",
     "format_estimate",
     "judge",
+    "latex",
     "markdown",
     "meta",
     "new_figure",
