@@ -134,7 +134,7 @@ def print_examples(table: pd.DataFrame, by: str) -> None:
     if f"{by}_error" in table and table[f"{by}_error"].notna().all():
         columns.append(Column("± error", [f"{value:.2g}" for value in table[f"{by}_error"]], right=True, rank=2))
     if "settled" in table:
-        columns.append(Column("passes", [str(value) for value in table.passes], right=True, rank=3))
+        columns.append(Column("passes", [str(value) for value in table.passes], right=True))
     left = stdout().width - sum(column.width + GAP for column in columns)
     examples = [cut(" ".join(str(value).split()), max(left, _CLASS)) for value in table["id"]]
     print_table([Column("example", examples), *columns])
