@@ -254,6 +254,10 @@ def test_multinomial_noise_is_refused() -> None:
     assert "multinomial" in reason_against(zoo.cifar(), zoo.images(2), "fc1=.5 noise=multinomial")
 
 
+def test_rates_that_follow_from_the_value_are_refused() -> None:
+    assert "rate_in" in reason_against(zoo.cifar(), zoo.images(2), "fc1=rate_in(.1)")
+
+
 def test_two_positions_that_are_one_value_are_refused() -> None:
     text = "fc1@before_activation=.5,fc1@after_activation=.2"
     assert "one value in the graph" in reason_against(zoo.cifar(), zoo.images(2), text)

@@ -117,6 +117,8 @@ SOUND = [
     pytest.param(zoo.cifar, zoo.images, "all=0.3 noise=multinomial", id="cnn-multinomial"),
     pytest.param(zoo.cifar, zoo.images, "all=0.3 noise=even_noise", id="cnn-own"),
     pytest.param(zoo.cifar, zoo.images, "conv1=0.3,conv2=0.05 noise=block_noise mask=element", id="cnn-blocks"),
+    pytest.param(zoo.cifar, zoo.images, "all=rate_in(0.3)", id="cnn-rate-in"),
+    pytest.param(lambda: zoo.encoder(True), zoo.sequences, "attention=rate_in(0.3),ffn=0.2", id="encoder-rate-in"),
     pytest.param(zoo.resnet, zoo.images, "conv=0.2,residual=0.1,layer1@sum=0.3", id="resnet"),
     pytest.param(zoo.unet3d, zoo.volumes, "own,last=0.2", id="unet3d"),
     pytest.param(zoo.recurrent, zoo.tokens, "own,recurrent=0.3,embedding=0.1", id="lstm"),
@@ -130,6 +132,17 @@ SOUND = [
 
 
 assert noises.even_noise  # registered with its fellows
+
+
+def test_dropout_by_information_is_measured_by_what_it_loses() -> None:
+    before = torch.tensor([[0.0, 1.0, -2.0, 3.0], [0.0, 0.0, 4.0, 5.0]])
+    tally = Tally()
+    tally.add(before, before * torch.tensor([2.0, 0.0, 2.0, 2.0]), "element", None)
+    assert tally.loss == 1 / 55
+    finding = audit(zoo.cifar(), "fc1=rate_in(0.3)", zoo.images(8)).findings[0]
+    assert (finding.noise, finding.asked, finding.ok) == ("rate_in", 0.3, True)
+    assert finding.measured is not None
+    assert 0.2 < finding.measured < 0.4
 
 
 def test_noise_of_a_users_own_is_told_as_it_is() -> None:

@@ -333,6 +333,14 @@ def test_multinomial_noise_needs_a_draw(cifar: SiteMap) -> None:
     assert "10 units" in caught.value.what
 
 
+def test_a_share_of_information_is_a_noise_of_its_own(cifar: SiteMap) -> None:
+    assert (noise("fc1=rate_in(.1)", cifar).noise, noise("fc1=rate_in(.1)", cifar).rate) == ("rate_in", 0.1)
+    mixed = resolve(Placement.parse("conv1=.2,fc1=rate_in(.1)"), cifar)
+    assert [spec.noise for spec in mixed.values()] == ["bernoulli", "rate_in"]
+    with refused("noise"):
+        noise("fc1=rate_in(.1) noise=gaussian", cifar)
+
+
 def test_the_noise_of_own_is_the_models(bert: SiteMap) -> None:
     specs = resolve(Placement.parse("own,attention=.3 noise=gaussian"), bert)
     noises = {p.position: s.noise for p, s in specs.items()}

@@ -64,6 +64,8 @@ CANONICAL = [
     ("own,own.attention*0", "own,own.attention*0"),
     ("own*0", "none"),
     ("own*0,own.ffn*0,fc1=.5", "fc1=0.5"),
+    ("fc1 = rate_in(.10),conv2=.3", "conv2=0.3,fc1=rate_in(0.1)"),
+    ("fc1=rate_in(0)", "none"),
 ]
 
 
@@ -83,6 +85,15 @@ def test_parts_can_be_read() -> None:
     assert (placement.noise, placement.mask) == ("multinomial", "channel")
     assert [term.is_group for term in placement.terms] == [True, False]
     assert {t.address: t.rate for t in placement.terms} == {"all": 0.1, "fc1#2@input": 0.8}
+
+
+def test_a_share_of_information_may_stand_in_place_of_a_rate() -> None:
+    (term,) = Placement.parse("fc1@input=rate_in(.25)").terms
+    assert (term.rate, term.adaptive, str(term)) == (0.25, True, "fc1@input=rate_in(0.25)")
+    assert Placement({"fc1": "rate_in(0.25)"}) != Placement({"fc1": 0.25})
+    for text in ("fc1=rate_in(1)", "fc1=rate_in(-.1)", "fc1=rate_in()", "fc1=rate_in(half)", "fc1=rate_in(.1"):
+        with refused("rate of 'fc1'"):
+            Placement.parse(text)
 
 
 def test_position_is_the_default_of_terms_that_name_none() -> None:

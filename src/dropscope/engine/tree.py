@@ -179,6 +179,8 @@ def _steps(captured: Captured, vectors: Sequence[ResolvedPlacement]) -> list[Ste
             raise CaptureFailed(f"{name} has alpha dropout, which is no factor on its value")
         if spec.noise == "multinomial":
             raise CaptureFailed(f"{name} has multinomial noise, whose words differ from rate to rate")
+        if spec.noise == "rate_in":
+            raise CaptureFailed(f"{name} has rate_in, whose rates follow from the value of each pass")
         values = sorted({rate for point in points for rate in rates[point]})
         choices = (0.0, *values)
         steps.append(

@@ -21,7 +21,7 @@ from dropscope.injection.families import ignored_fields
 from dropscope.injection.injector import Noise, disturbed
 from dropscope.injection.resolution import ResolvedPlacement, SiteNoise, resolve
 from dropscope.injection.sites import SiteMap, examine
-from dropscope.injection.tally import Tally, disagreement, disagreement_of_own, state_mark
+from dropscope.injection.tally import Tally, disagreement, disagreement_of_adaptive, disagreement_of_own, state_mark
 from dropscope.model import Call, accepted, device_of, output_tensors, random_state_kept, shadow, state_kept, unwrap
 from dropscope.noise import Keys, disturb
 from dropscope.placement import Placement, as_placement
@@ -40,10 +40,11 @@ class Finding:
 
     Attributes:
         site: The site with its position, as a placement writes it.
-        noise: The kind of noise: bernoulli, gaussian, multinomial, alpha, or the name of your own.
+        noise: The kind of noise: bernoulli, gaussian, multinomial, alpha, rate_in, or the name of your own.
         asked: The rate that the placement asks for.
         measured: The dropped fraction; for noise that drops no unit (gaussian, multinomial, some of your own), the rate
-            that its variance implies. Noise of your own is not judged by it.
+            that its variance implies; for rate_in, the share of the information that was lost. Noise of your own is
+            not judged by it.
         units: How many units were counted.
         fired: Whether the site got noise at all.
         effect: Whether the output changed when this site alone got noise; None if that was not tried.
@@ -280,7 +281,7 @@ def _tallied(
             tally.add_alpha(before, after, spec.rate, spec.mask, spec.layout)
         else:
             tally.add(before, after, spec.mask, spec.layout)
-        if spec.own is not None and not _same_alone(spec, before, after, keys):
+        if (spec.own is not None or spec.noise == "rate_in") and not _same_alone(spec, before, after, keys):
             coupled.add(point)
 
     outputs = []
@@ -336,7 +337,7 @@ def _must_vary(resolved: ResolvedPlacement, tallies: dict[Point, Tally]) -> bool
     dropping = [
         (spec.rate, tallies[point].units)
         for point, spec in resolved.items()
-        if point in tallies and (spec.noise in ("bernoulli", "alpha") or spec.own is not None)
+        if point in tallies and (spec.noise in ("bernoulli", "alpha", "rate_in") or spec.own is not None)
     ]
     none_dropped = sum(units * math.log1p(-rate) for rate, units in dropping)
     return len(dropping) < len(resolved) or none_dropped < math.log(_BY_ACCIDENT)
@@ -350,7 +351,9 @@ def _finding(point: Point, spec: SiteNoise, tally: Tally | None, *, effect: bool
     smooth = spec.noise not in ("bernoulli", "alpha") if spec.own is None else not tally.dropped
     if smooth and tally.variance is not None:
         measured = tally.variance / (1 + tally.variance)
-    if spec.own is None:
+    if spec.noise == "rate_in":
+        measured, problem = tally.loss, disagreement_of_adaptive(tally, spec.rate, sites)
+    elif spec.own is None:
         problem = disagreement(tally, spec.rate, spec.noise, sites)
     else:
         problem = disagreement_of_own(tally, spec.rate, sites)

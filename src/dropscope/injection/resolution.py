@@ -52,12 +52,21 @@ def resolve(placement: Placement, site_map: SiteMap) -> ResolvedPlacement:
         resolved.update(_own(own, site_map))
     for term in sorted(placement.terms, key=lambda t: (not _is_group(t, site_map), t.call is not None)):
         for point in _points(term, site_map):
-            resolved[point] = _site_noise(point, term.rate, placement.noise, placement.mask, site_map)
+            resolved[point] = _site_noise(point, term.rate, _kind(term, placement), placement.mask, site_map)
     resolved = {p: resolved[p] for p in site_map.values if p in resolved and resolved[p].rate > 0}
     if not resolved and not placement.is_none:
         remedy = "raise a rate above 0, or write 'none'"
         raise BadInput("placement must have at least one live site", "placement", str(placement), remedy)
     return resolved
+
+
+def _kind(term: Term, placement: Placement) -> str:
+    if not term.adaptive:
+        return placement.noise
+    if placement.noise != "bernoulli":
+        what = "noise must be bernoulli where a placement says rate_in: it drops units"
+        raise BadInput(what, "noise", placement.noise, f"write {term} alone, or a rate")
+    return "rate_in"
 
 
 def _is_group(term: Term, site_map: SiteMap) -> bool:

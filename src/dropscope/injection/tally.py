@@ -29,6 +29,8 @@ class Tally:
     dropped: int = 0
     total: float = 0.0  # of the factors
     squares: float = 0.0  # of the factors' distance from 1
+    energy: float = 0.0  # squares of the values before
+    lost: float = 0.0  # those of dropped units
 
     def add(self, before: Tensor, after: Tensor, mask: str, layout: Layout | None) -> None:
         """Counts one pass of noise that multiplies units."""
@@ -40,14 +42,18 @@ class Tally:
             # The factor that a unit's values have in common keeps its sign: Gaussian ones may be negative.
             factor = _per_unit(after * before.sign(), mask, layout)[alive] / size[alive]
             gone = _per_unit(after.abs(), mask, layout)[alive] == 0
+            energy = _per_unit(before.square(), mask, layout)[alive]
         else:
             alive = before.abs() >= tiny
             factor = after[alive] / before[alive]
             gone = factor == 0
+            energy = before[alive].square()
         self.units += int(alive.sum())
         self.dropped += int(gone.sum())
         self.total += float(factor.sum())
         self.squares += float((factor - 1).square().sum())
+        self.energy += float(energy.sum())
+        self.lost += float(energy[gone].sum())
 
     def add_alpha(self, before: Tensor, after: Tensor, rate: float, mask: str, layout: Layout) -> None:
         """Counts one pass of alpha dropout, which moves dropped units to one value; units already there say nothing."""
@@ -66,6 +72,11 @@ class Tally:
     def rate(self) -> float | None:
         """The dropped fraction."""
         return self.dropped / self.units if self.units else None
+
+    @property
+    def loss(self) -> float | None:
+        """The share of the values' squares that dropped units had."""
+        return self.lost / self.energy if self.energy else None
 
     @property
     def shift(self) -> float | None:
@@ -135,6 +146,14 @@ def disagreement_of_own(tally: Tally, rate: float, sites: int) -> str | None:
     if tally.squares == 0 and tally.units * math.log1p(-rate) < math.log(_FALSE_ALARM / max(sites, 1)):
         return f"every factor on {tally.units} units is 1: let it return other factors at a rate above 0"
     return None
+
+
+def disagreement_of_adaptive(tally: Tally, share: float, sites: int) -> str | None:
+    """Why dropout that is to lose a share of the information does not; None if it may. Its rates differ by example."""
+    problem = disagreement_of_own(tally, share, sites)
+    if problem is None and tally.shift is not None:
+        return f"factors average {1 + tally.shift:.4f}, not 1"
+    return problem
 
 
 def state_mark(model: torch.nn.Module) -> dict[str, tuple[int, int, bytes]]:

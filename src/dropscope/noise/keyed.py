@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dropscope.noise.adaptive import rates_of_loss
 from dropscope.noise.own import OwnNoise
 from dropscope.noise.strata import BLOCK, INSIDE, stratify
 
@@ -32,6 +33,9 @@ GOLDEN_32 = _signed(0x9E3779B1, 32)
 MIX_32 = _signed(0x7FEB352D, 32), _signed(0x846CA68B, 32), _signed(0xC2B2AE35, 32)
 _SELU_SATURATION = -1.7580993408473766  # the value AlphaDropout gives to a dropped unit: -(scale * alpha) of SELU
 _DRAWS_AT_ONCE = 1 << 24
+_BESIDE = _signed(
+    0xD1B54A32D192ED03, 64
+)  # absorbed by a key, it makes another stream: the draw by which a rate is found
 
 
 @dataclass(frozen=True)
@@ -292,9 +296,24 @@ def factors(
     centre = layout.centre(value.dim(), mask)
     if isinstance(noise, OwnNoise):
         found = noise.factors(bits(keys, shape, centre), rate, mask, layout.folded)
+    elif noise == "rate_in":
+        found = _adaptive(value, keys if isinstance(keys, Keys) else Keys(keys), rate, mask, layout)
     else:
         found = multiplier(keys, shape, rate, noise, centre)
     return spread(found, value, mask, layout)
+
+
+def _adaptive(value: Tensor, keys: Keys, share: float, mask: str, layout: Layout) -> Tensor:
+    """λ at the rate of each example at which a draw of its own, beside that of the mask, loses the share."""
+    shape, back = unit_shape(value, mask, layout)
+    centre = layout.centre(value.dim(), mask)
+    energy = value.detach().movedim(layout.batch_dim or 0, 0).double().square()
+    energy = energy.sum_to_size(back).reshape(len(keys), -1)
+    beside = Keys(_absorb(keys.states, torch.full_like(keys.states, _BESIDE)), keys.places)
+    rates = rates_of_loss(energy, bits(beside, shape, centre).flatten(1), share)
+    levels = (rates * 2**32).round().to(torch.int64) - 2**31
+    lead = [-1, *[1] * len(shape)]
+    return (bits(keys, shape, centre) >= levels.view(lead)).float() / (1 - rates).float().view(lead)
 
 
 def spread(factor: Tensor, value: Tensor, mask: str, layout: Layout) -> Tensor:

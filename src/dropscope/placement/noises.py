@@ -14,7 +14,7 @@ NOISES = ("bernoulli", "gaussian", "multinomial")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _OWN: dict[str, Callable[..., Any]] = {}
-_TAKEN = (*NOISES, "alpha", "none")
+_TAKEN = (*NOISES, "alpha", "rate_in", "none")
 
 
 def register_noise(function: Function, *, name: str | None = None) -> Function:

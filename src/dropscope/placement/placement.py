@@ -24,6 +24,7 @@ GROUPS = ("all", "last", "conv", "linear", "recurrent", "attention", "ffn", "emb
 
 _OPTIONS = {"noise": noise_names, "mask": lambda: MASKS}
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_ADAPTIVE = re.compile(r"rate_in\((.*)\)", re.ASCII)
 _CALL = re.compile(r"\d{1,9}", re.ASCII)
 _PLAIN_REMEDY = "write 'none' (or Placement.none()) for a plain pass, or name a site, as in 'fc1=0.5'"
 
@@ -37,12 +38,15 @@ class Term:
         call: Which call of the site, from 0; None means every call.
         position: Where at the site.
         rate: Probability of dropping, in [0, 1).
+        adaptive: Whether `rate` is instead the share of information to lose, at a rate that each example has of its
+            own: `rate_in(0.1)`.
     """
 
     name: str
     call: int | None
     position: str
     rate: float
+    adaptive: bool = False
 
     @property
     def address(self) -> str:
@@ -56,7 +60,7 @@ class Term:
         return self.name.removeprefix("all.") in GROUPS
 
     def __str__(self) -> str:
-        return f"{self.address}={_shortest(self.rate)}"
+        return f"{self.address}={f'rate_in({_shortest(self.rate)})' if self.adaptive else _shortest(self.rate)}"
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ class Placement:
         rates: A mapping of `name[#call][@position]` to a rate, and of `own` or `own.group` to a scale; or the text
             form. A name is a module path, a functional site such as `block:dropout`, or a group: any printable
             characters except blanks and `= , @ # *`. `none`, `own` and names that start with `own.` are reserved.
+            "rate_in(0.1)" in place of a rate has each example drop what costs it a tenth of the information there.
         position: Where at a site, for terms that do not say: "auto", "input", "output", "before_activation",
             "after_activation", "weights", "branch" or "sum".
         noise: "bernoulli", "gaussian", "multinomial", or a function of (uniforms, rate); see `register_noise`.
@@ -112,8 +117,8 @@ class Placement:
         Placement('fc1@input=0.8')
         >>> Placement("fc1 = .4, conv2=7e-1 noise=gaussian")
         Placement('conv2=0.7,fc1=0.4 noise=gaussian')
-        >>> print(Placement({"own": 1, "own.attention": 0.5}), Placement({"fc1": 0}))
-        own,own.attention*0.5 none
+        >>> print(Placement({"own": 1, "own.attention": 0.5}), Placement({"fc1": 0}), Placement("fc1=rate_in(.1)"))
+        own,own.attention*0.5 none fc1=rate_in(0.1)
     """
 
     terms: tuple[Term, ...]
@@ -313,7 +318,9 @@ def _canonical(entries: list[tuple[str, object]], default: str) -> tuple[tuple[T
             own[group] = Own(None if group == "all" else group, _check_scale(value, address))
         else:
             name, call, position = parse_address(address)
-            term = Term(name, call, position or default, check_rate(value, f"rate of {address!r}"))
+            share = _ADAPTIVE.fullmatch(value) if isinstance(value, str) else None
+            rate = check_rate(value if share is None else _number(share[1]), f"rate of {address!r}")
+            term = Term(name, call, position or default, rate, share is not None)
             where = (name, -1 if call is None else call, term.position)
             if where in terms:
                 rule = "each site must be named once per call and position"
