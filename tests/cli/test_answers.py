@@ -99,6 +99,16 @@ def test_uncertainty_prints_the_most_uncertain_first(run: Callable[..., Any]) ->
     assert "80 examples (4 shown), accuracy" in last
 
 
+def test_the_last_layer_needs_no_passes(run: Callable[..., Any]) -> None:
+    arguments = ("uncertainty", "net.py:model", "--data", "net.py:data", "--engine", "analytic", "--show", "4")
+    first, header, *_ = run(*arguments).stdout.splitlines()
+    assert "placement own, no passes" in first
+    assert header.split()[-1] == "predictive_entropy"
+    result = run(*arguments, "--placement", "0@input=0.5", code=2)
+    assert "--engine" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_the_usual_placement_without_dropout_is_the_last_layer(run: Callable[..., Any]) -> None:
     result = run("uncertainty", "net.py:bare", "--data", "net.py:unlabelled", "--passes", "3")
     assert "placement last=0.5" in result.stdout

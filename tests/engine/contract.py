@@ -1,7 +1,7 @@
 """The contract of an engine: what everything that runs passes promises, whatever it shares, folds or sorts.
 
-`EngineContract` is a suite without an engine. A test class that inherits from it says how to make one, and on which
-subjects; see `test_engines` for all of them.
+`EngineContract` is a suite without an engine, `StatisticsContract` what of it holds without passes. A test class that
+inherits from one says how to make an engine, and on which subjects; see `test_engines` for all of them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dropscope.statistics.running import from_passes
 from support import noises, zoo
 
 PASSES = 7
+POINTS = (256, 512)  # of an engine without passes
 NEEDS = frozenset({"sum_p", "sum_plogp", "class_moments", "max_moments", "predicted_deviation"})
 READ = ("mean", "mean_entropy", "class_variance", "max_variance", "predicted_deviation")
 Build = Callable[[Session, Sequence[ResolvedPlacement], int], Engine]
@@ -76,6 +77,17 @@ SUBJECTS = {
         draws="stratified",
     ),
     "stratified texts": Subject(lambda: zoo.hugging_face("bert", "sdpa"), _texts, _TEXT, draws="stratified"),
+    "rate-in": Subject(
+        zoo.cifar,
+        zoo.images,
+        ("conv2=rate_in(.2),fc1=rate_in(.3)", "none", "fc1=rate_in(.3)", "conv1=.2,fc1=rate_in(.1)"),
+    ),
+    "last layer": Subject(
+        zoo.cifar,
+        zoo.images,
+        ("fc1=.5", "none", "last=.2 noise=gaussian", "fc1@before_activation=.3", "last=.4 noise=multinomial"),
+    ),
+    "last layer of texts": Subject(lambda: zoo.hugging_face("bert", "sdpa"), _texts, ("last=.3", "none")),
     "bert": Subject(lambda: zoo.hugging_face("bert", "sdpa"), _texts, _TEXT),
     "gpt2": Subject(lambda: zoo.hugging_face("gpt2"), _texts, _TEXT),
     "deberta": Subject(lambda: zoo.hugging_face("deberta-v2"), _texts, _TEXT),
@@ -162,7 +174,7 @@ def statistics_of_one(engine: Engine, number: int) -> dict[int, dict[str, Tensor
 
 def _collect(parts: dict[int, dict[str, list[Tensor]]], chunks: Any) -> None:
     for numbers, kept in chunks:
-        assert kept.passes in (2, PASSES)  # the plain placement needs two to say that there is no spread
+        assert kept.passes in (2, PASSES, *POINTS)  # the plain placement needs two to say that there is no spread
         for i, number in enumerate(numbers):
             for read in READ:
                 parts.setdefault(int(number), {}).setdefault(read, []).append(getattr(kept, read)[i])
@@ -192,7 +204,7 @@ def all_close(first: dict[str, Tensor], second: dict[str, Tensor], tolerance: fl
         close(first[read], second[read], tolerance)
 
 
-class EngineContract:
+class StatisticsContract:
     """Inherit from it, name the subjects, and say how the engine is built."""
 
     subjects: ClassVar[tuple[str, ...]] = ()
@@ -211,7 +223,7 @@ class EngineContract:
         return everything(self.build, name)
 
     def test_it_says_what_it_runs(self, engine: Engine, name: str) -> None:
-        assert engine.name in ("shared", "loop")
+        assert engine.name in ("shared", "loop", "analytic")
         assert engine.passes == PASSES
         assert len(engine.placements) == len(SUBJECTS[name].placements)
         assert engine.session.data.n == SUBJECTS[name].examples
@@ -243,6 +255,63 @@ class EngineContract:
             assert sorted(found) == asked
             for number in asked:
                 all_close(found[number], whole[number], 1e-6)
+
+    def test_batches_and_the_order_of_examples_change_nothing(
+        self, engine: Engine, whole: dict[int, dict[str, Tensor]], name: str
+    ) -> None:
+        n = engine.session.data.n
+        turned = [*range(1, n), 0]
+        for changed in ({"batch_size": 1}, {"batch_size": n}, {"batch_size": 3, "order": turned}):
+            other = engine_of(self.build, name, **changed)
+            rows = changed.get("order", list(range(n)))
+            found = statistics(other, other.units())
+            assert sorted(found) == sorted(whole)
+            for number, reads in whole.items():
+                all_close(found[number], {read: value[rows] for read, value in reads.items()})
+
+    def test_placements_with_noise_have_spread(self, whole: dict[int, dict[str, Tensor]], engine: Engine) -> None:
+        for number, reads in whole.items():
+            if engine.placements[number]:
+                assert float(reads["class_variance"].max()) > 1e-8
+
+    def test_cost_is_between_one_pass_and_all_of_them(self, engine: Engine) -> None:
+        for number in range(len(engine.placements)):
+            assert 1 <= engine.cost(number) <= PASSES + 1
+
+    def test_ticks_count_every_prediction_once(self, engine: Engine) -> None:
+        each = PASSES * engine.session.data.n
+        ticks: list[int] = []
+        for unit in engine.units():
+            for _ in engine.run(unit, {"sum_p"}, ticks.append):
+                pass
+        assert sum(ticks) == len(engine.placements) * each
+        for number in range(len(engine.placements)):
+            ticks.clear()
+            for _ in engine.statistics(number, {"sum_p"}, ticks.append):
+                pass
+            assert sum(ticks) == each
+
+    def test_the_model_is_afterwards_what_it_was(self, name: str, untouched: Untouched) -> None:
+        with untouched(model_of(name)):
+            engine = engine_of(self.build, name)
+            unit = engine.units()[0]
+            next(iter(engine.run(unit, {"sum_p"})))  # left half way
+            for _ in engine.run(unit, {"sum_p"}):
+                pass
+            engine.summary()
+
+    def test_its_summary_prints(self, engine: Engine) -> None:
+        summary = engine.summary()
+        assert (summary.engine, summary.placements, summary.passes) == (engine.name, len(engine.placements), PASSES)
+        assert summary.examples == engine.session.data.n
+        assert 1 <= summary.computed <= summary.placements
+        assert summary.seconds == sum(summary.stages.values()) > 0
+        assert str(summary).startswith(f"engine: {engine.name}")
+        assert f"{len(engine.placements)} placements × {PASSES} passes" in str(summary)
+
+
+class EngineContract(StatisticsContract):
+    """The same, of an engine that runs passes."""
 
     def test_run_equals_statistics_equals_statistics_of_samples(
         self, engine: Engine, whole: dict[int, dict[str, Tensor]], name: str
@@ -284,19 +353,6 @@ class EngineContract:
             close(samples(engine, number), samples(reference, number))
             all_close(whole[engine.equivalent(number)], slow[reference.equivalent(number)])
 
-    def test_batches_and_the_order_of_examples_change_nothing(
-        self, engine: Engine, whole: dict[int, dict[str, Tensor]], name: str
-    ) -> None:
-        n = engine.session.data.n
-        turned = [*range(1, n), 0]
-        for changed in ({"batch_size": 1}, {"batch_size": n}, {"batch_size": 3, "order": turned}):
-            other = engine_of(self.build, name, **changed)
-            rows = changed.get("order", list(range(n)))
-            found = statistics(other, other.units())
-            assert sorted(found) == sorted(whole)
-            for number, reads in whole.items():
-                all_close(found[number], {read: value[rows] for read, value in reads.items()})
-
     def test_the_plain_placement_has_no_spread(self, engine: Engine, whole: dict[int, dict[str, Tensor]]) -> None:
         plain = [number for number, resolved in enumerate(engine.placements) if not resolved]
         assert plain
@@ -308,15 +364,6 @@ class EngineContract:
             assert float(reads["max_variance"].abs().max()) == 0
             close(reads["mean"], p[0].movedim(1, -1), 1e-6)
 
-    def test_other_placements_have_some(self, whole: dict[int, dict[str, Tensor]], engine: Engine) -> None:
-        for number, reads in whole.items():
-            if engine.placements[number]:
-                assert float(reads["class_variance"].max()) > 1e-8
-
-    def test_cost_is_between_one_pass_and_all_of_them(self, engine: Engine) -> None:
-        for number in range(len(engine.placements)):
-            assert 1 <= engine.cost(number) <= PASSES + 1
-
     def test_equivalent_placements_are_equal(self, engine: Engine) -> None:
         for number in range(len(engine.placements)):
             source = engine.equivalent(number)
@@ -325,39 +372,15 @@ class EngineContract:
             if source != number:
                 close(samples(engine, number), samples(engine, source), 1e-6)
 
-    def test_ticks_count_every_prediction_once(self, engine: Engine) -> None:
-        each = PASSES * engine.session.data.n
+    def test_ticks_count_every_sampled_prediction_once(self, engine: Engine) -> None:
         ticks: list[int] = []
-        for unit in engine.units():
-            for _ in engine.run(unit, {"sum_p"}, ticks.append):
-                pass
-        assert sum(ticks) == len(engine.placements) * each
         for number in range(len(engine.placements)):
-            ticks.clear()
-            for _ in engine.statistics(number, {"sum_p"}, ticks.append):
-                pass
-            assert sum(ticks) == each
             ticks.clear()
             for batch in engine.session.data.batches:
                 for _ in engine.samples(number, batch, range(2, PASSES), ticks.append):
                     pass
             assert sum(ticks) == (PASSES - 2) * engine.session.data.n
 
-    def test_the_model_is_afterwards_what_it_was(self, name: str, untouched: Untouched) -> None:
+    def test_the_model_is_what_it_was_after_samples(self, name: str, untouched: Untouched) -> None:
         with untouched(model_of(name)):
-            engine = engine_of(self.build, name)
-            unit = engine.units()[0]
-            next(iter(engine.run(unit, {"sum_p"})))  # left half way
-            for _ in engine.run(unit, {"sum_p"}):
-                pass
-            samples(engine, 0)
-            engine.summary()
-
-    def test_its_summary_prints(self, engine: Engine) -> None:
-        summary = engine.summary()
-        assert (summary.engine, summary.placements, summary.passes) == (engine.name, len(engine.placements), PASSES)
-        assert summary.examples == engine.session.data.n
-        assert 1 <= summary.computed <= summary.placements
-        assert summary.seconds == sum(summary.stages.values()) > 0
-        assert str(summary).startswith(f"engine: {engine.name}")
-        assert f"{len(engine.placements)} placements × {PASSES} passes" in str(summary)
+            samples(made(self.build, name), 0)

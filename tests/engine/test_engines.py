@@ -1,4 +1,4 @@
-"""Every engine under the one contract: the plain loop, the loop with folded passes, and the shared tree."""
+"""Every engine under the one contract: the plain loop, the same with folded passes, the shared tree, no passes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 
 pytest.register_assert_rewrite("engine.contract")
 
+from dropscope.engine.analytic import AnalyticEngine  # noqa: E402
 from dropscope.engine.engine import Engine  # noqa: E402
 from dropscope.engine.loop import LoopEngine  # noqa: E402
 from dropscope.engine.session import Session  # noqa: E402
 from dropscope.engine.shared import SharedEngine  # noqa: E402
 from dropscope.injection.resolution import ResolvedPlacement  # noqa: E402
-from engine.contract import SUBJECTS, EngineContract, loop  # noqa: E402
+from engine.contract import SUBJECTS, EngineContract, StatisticsContract, loop  # noqa: E402
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -25,7 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 class TestLoop(EngineContract):
     subjects: ClassVar[tuple[str, ...]] = (
-        "cnn", "own noise", "resnet", "unet", "lstm", "many labels", "stratified", "bert",
+        "cnn", "own noise", "rate-in", "resnet", "unet", "lstm", "many labels", "stratified", "bert",
     )  # fmt: skip
     build = staticmethod(loop)
 
@@ -61,3 +62,8 @@ class TestShared(EngineContract):
     @staticmethod
     def build(session: Session, resolved: Sequence[ResolvedPlacement], passes: int) -> Engine:
         return SharedEngine.build(session, resolved, passes, memory=1 << 20)  # little: many blocks
+
+
+class TestAnalytic(StatisticsContract):
+    subjects: ClassVar[tuple[str, ...]] = ("last layer", "last layer of texts")
+    build = staticmethod(AnalyticEngine.build)

@@ -27,8 +27,9 @@ def sharpened() -> nn.Module:
 
 
 def auto(data: Any, model: nn.Module | None = None, **options: Any) -> pd.DataFrame:
-    options = {"placement": "last=.3", "passes": "auto", "measures": ["predictive_entropy", "bald"], **options}
-    return ds.uncertainty(model or sharpened(), data=data, progress=False, **options)
+    """By passes, of which the last layer might need none."""
+    common = {"placement": "last=.3", "passes": "auto", "measures": ["predictive_entropy", "bald"], "engine": "loop"}
+    return ds.uncertainty(model or sharpened(), data=data, progress=False, **{**common, **options})
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,18 @@ def test_a_tolerance_is_met_by_the_true_error() -> None:
     assert all((table.predictive_entropy_error <= 0.04).all() and table.settled.all() for table in tables)
     assert np.sqrt(values.var(0, ddof=1).mean()) <= 0.04 * 1.05
     assert tables[0].passes.max() > tables[0].passes.min()
+
+
+def test_a_tolerance_that_needs_no_passes_gets_none() -> None:
+    data, goal = zoo.vectors(40), {"tolerance": 0.05, "engine": "auto"}
+    table = auto(data, **goal)
+    assert (table.attrs["engine"], int(table.passes.sum()), bool(table.settled.all())) == ("analytic", 0, True)
+    exact = auto(data, tolerance=0.01, draws="stratified")
+    assert np.sqrt(((table.predictive_entropy - exact.predictive_entropy) ** 2).mean()) < 0.05
+    turned = auto(data.flip(0), batch_size=7, **goal).iloc[::-1].reset_index(drop=True)
+    np.testing.assert_allclose(turned.bald, table.bald, atol=1e-5)
+    for other in ({"tolerance": 1e-5, "at_most": 20}, {"threshold": 0.6}, {"placement": "0=.3,last=.3"}):
+        assert auto(data, **{**goal, **other}).attrs["engine"] != "analytic"
 
 
 def test_without_a_goal_the_tolerance_is_a_hundredth() -> None:

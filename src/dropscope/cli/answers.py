@@ -16,6 +16,7 @@ from dropscope.cli.options import (
     AsJson,
     DataOptions,
     DryRun,
+    EngineName,
     GoalOptions,
     LabelRule,
     Measures,
@@ -106,6 +107,7 @@ def run_uncertainty(
     errors: Annotated[
         bool, typer.Option(help="Beside each measure, how far another seed would move it: its Monte Carlo error.")
     ] = True,
+    engine: EngineName = "auto",
     out: Annotated[str | None, typer.Option(help="File for the whole table: .csv or .parquet.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
     show: Annotated[int, typer.Option(help="Rows to print.")] = 10,
@@ -137,10 +139,9 @@ def run_uncertainty(
     if dry_run:
         print_facts({"placement": str(used), "passes": passes, "measures": columns, "would_write": out}, as_json)
         return
-    table = uncertainty(
-        loaded.module, used, data, count, measures=chosen, label=label, errors=errors, **asdict(how), **asdict(goal),
-        by=by if count == "auto" else None,
-    )  # fmt: skip
+    wanted: dict[str, Any] = {"measures": chosen, "label": label, "errors": errors, "engine": engine}
+    by_goal = by if count == "auto" else None
+    table = uncertainty(loaded.module, used, data, count, **wanted, **asdict(how), **asdict(goal), by=by_goal)
     classes = int(table[["label", "prediction"]].max().max()) + 1 if "label" in table else 2
     table = table.sort_values(by, ascending=False, kind="stable").reset_index(drop=True)
     if target is not None:
@@ -167,6 +168,8 @@ def _count(text: str) -> int | Literal["auto"]:
 
 
 def _passes_run(table: pd.DataFrame, asked: str) -> str:
+    if table.attrs["engine"] == "analytic":
+        return "no passes"
     if "settled" not in table:
         return f"{asked} passes"
     return f"{table.passes.min()} to {table.passes.max()} passes ({table.passes.mean():.1f} on average)"

@@ -77,6 +77,11 @@ _Draws = Literal["independent", "stratified"]
 Draws = Annotated[
     _Draws, typer.Option(**in_words("How passes are drawn: stratified ones have more exact means.", _Draws))
 ]
+_Engine = Literal["auto", "shared", "loop", "analytic"]
+EngineName = Annotated[
+    _Engine,
+    typer.Option(**in_words("What runs; analytic needs no passes for noise just before the last layer.", _Engine)),
+]
 Measures = Annotated[str | None, typer.Option(help="Measures, comma-separated. Default: the usual ones of the task.")]
 LabelRule = Annotated[
     Literal["mean", "plain"], typer.Option(help="What predicts the label: the averaged passes, or one plain pass.")

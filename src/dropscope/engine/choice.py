@@ -9,10 +9,12 @@ import torch
 
 from dropscope.checks import check_choice
 from dropscope.device import free_bytes
+from dropscope.engine.analytic import AnalyticEngine, Tolerance
 from dropscope.engine.engine import Engine
 from dropscope.engine.graph import CaptureFailed, is_captured
 from dropscope.engine.loop import LoopEngine, folds, folds_small, rows_at_once
 from dropscope.engine.prices import always_captures, estimate
+from dropscope.engine.readout import ReadoutFailed
 from dropscope.engine.session import Session, sealed
 from dropscope.engine.shared import SharedEngine
 from dropscope.errors import BadInput, Phrase, first_line
@@ -21,9 +23,10 @@ from dropscope.progress import format_count
 
 log = logging.getLogger("dropscope")
 
-ENGINES = ("auto", "shared", "loop", "reference")
+ENGINES = ("auto", "shared", "loop", "reference", "analytic")
 _FOLDED = 1e-5  # largest difference between passes in one forward and one by one
 _FOLDED_HALF = 2e-2
+_TOLERANCE = Tolerance(0.005)  # of the analytic engine, unless one is given
 
 
 def choose_engine(
@@ -35,6 +38,7 @@ def choose_engine(
     *,
     fixed: bool = False,
     verified: bool = True,
+    tolerance: Tolerance | None = None,
 ) -> Engine:
     """The engine for these placements.
 
@@ -44,17 +48,25 @@ def choose_engine(
         passes: Passes of each.
         engine: "auto" takes the shared engine where it can run and is worth its capture (see `prices`), and says why
             elsewhere; "shared" insists on it;
-            "loop" takes the plain loop; "reference" the same, pass by pass and with every value followed.
+            "loop" takes the plain loop; "reference" the same, pass by pass and with every value followed; "analytic"
+            needs no passes where noise enters just before the last linear layer, and samples where its error is large.
         memory: Bytes to plan with; what is free, if None.
         fixed: Whether block sizes must stay as planned, because a folder holds results of them.
         verified: Whether every site is compared with the loop; else one placement is, which is enough to plan by.
+        tolerance: The error that is accepted in place of passes. Where it is given, "auto" runs none if it can.
 
     Raises:
-        BadInput: For an unknown engine, or where the shared one is asked for and cannot run.
+        BadInput: For an unknown engine, or where the shared or the analytic one is asked for and cannot run.
     """
     check_choice(engine, "engine", ENGINES)
     if engine == "reference":
         return LoopEngine(session, placements, passes, traced=True)
+    if engine == "analytic" or (engine == "auto" and tolerance is not None and any(placements)):
+        accepted, asked = tolerance or _TOLERANCE, engine == "analytic"
+        found = _analytic(session, placements, passes, accepted, asked=asked, fixed=fixed)
+        if found is not None:
+            return found
+        engine = "auto"
     if engine == "loop":
         return _small_folded(session, placements, passes, memory, "")
     if not any(placements):
@@ -80,6 +92,38 @@ def choose_engine(
             ) from reason
         log.warning("the plain loop runs instead of the shared engine: %s; %s", reason, _price(placements, passes))
         return folded_loop(session, placements, passes, memory, str(reason))
+
+
+def _analytic(
+    session: Session,
+    placements: Sequence[ResolvedPlacement],
+    passes: int,
+    tolerance: Tolerance,
+    *,
+    asked: bool,
+    fixed: bool,
+) -> AnalyticEngine | None:
+    """The analytic engine where it can run and its error is small enough; None where passes do better."""
+    try:
+        found = AnalyticEngine.build(session, placements, passes)
+    except ReadoutFailed as reason:
+        if asked:
+            what = "noise must enter just before the last linear layer, and nowhere else, for engine='analytic'"
+            remedy = "write a placement such as last=0.5, or engine='auto'"
+            raise BadInput(what, "engine", Phrase(str(reason)), remedy) from reason
+        log.debug("passes are run: %s", reason)
+        return None
+    error = found.error(tolerance)
+    if error <= tolerance.error:
+        log.info("no passes are run: without them, %s have an error of about %.2g", tolerance.name, error)
+        return found
+    if asked and fixed:  # its rows would be of another engine than the folder says
+        what = f"{tolerance.name} must be right to {tolerance.error:g} without passes for engine='analytic'"
+        raise BadInput(what, "engine", Phrase(f"an error of about {error:.2g}"), "write engine='auto'")
+    say = log.warning if asked else log.info
+    why = "passes are run: without them, %s have an error of about %.2g, above %.2g"
+    say(why, tolerance.name, error, tolerance.error)
+    return None
 
 
 def _price(placements: Sequence[ResolvedPlacement], passes: int) -> str:

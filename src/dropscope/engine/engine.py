@@ -1,7 +1,8 @@
 """The engine protocol: what everything that runs passes can do, and the records that go in and come out.
 
-Two implementations: `loop.LoopEngine`, the reference, and `shared.SharedEngine`, which plans placements as a tree. Both
-give the same masks, and pass one contract suite. See `choice` for which one runs.
+Two implementations run passes: `loop.LoopEngine`, the reference, and `shared.SharedEngine`, which plans placements as a
+tree. Both give the same masks, and pass one contract suite. `analytic.AnalyticEngine` gives statistics without passes.
+See `choice` for which one runs.
 """
 
 from __future__ import annotations
@@ -34,6 +35,13 @@ def check_finite(values: Tensor) -> None:
     if not bool(torch.isfinite(values).all()):
         remedy = "lower the rates, or look at the layers after the noise: they overflow or divide by zero"
         raise BadInput("outputs must be finite under noise", "placement", Phrase("NaN or infinity"), remedy)
+
+
+def check_runs_passes(engine: str) -> None:
+    """Refuses an engine that has no passes to give."""
+    if engine == "analytic":
+        what = "engine must be one that runs passes, where the passes themselves are asked for"
+        raise BadInput(what, "engine", engine, "write engine='auto', or take measures of the statistics")
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, fx
 
 from dropscope.engine.tree import Plan, Step
+from dropscope.statistics import SUMMED
 
 _aten = torch.ops.aten
-_FUSED_STATISTICS = frozenset({"sum_p", "sum_plogp", "max_moments", "predicted_deviation"})
 _PLAIN_POOL = _aten.max_pool2d.default
 _CLASSES_AT_MOST = 60
 
@@ -48,7 +48,7 @@ def tail(plan: Plan, steps: tuple[int, ...], needs: Collection[str]) -> Tail | N
     """The fused end of a subtree with these steps, where the graph ends in a linear layer on element noise."""
     step = plan.steps[steps[-1]]
     nodes = plan.segment(steps, len(steps) - 1)
-    if len(nodes) != 1 or tuple(nodes) != plan.captured.results or not set(needs) <= _FUSED_STATISTICS:
+    if len(nodes) != 1 or tuple(nodes) != plan.captured.results or not set(needs) <= SUMMED:
         return None
     (node,) = nodes
     if (

@@ -23,7 +23,7 @@ from dropscope.data import Batch
 from dropscope.device import free_bytes
 from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, check_finite, quiet
 from dropscope.engine.session import Session
-from dropscope.engine.summary import Finish, PlanSummary, no_finish, summarise_loop
+from dropscope.engine.summary import Finish, PlanSummary, no_finish, summarise_plain
 from dropscope.engine.timing import PassTiming, expected_loop, timed
 from dropscope.errors import DropscopeError, first_line
 from dropscope.injection import Noise, ResolvedPlacement, SiteNoise
@@ -231,7 +231,7 @@ class LoopEngine:
     def summary(
         self, needs: Collection[str] = ("sum_p",), finish: Finish = no_finish, *, compiled: bool = False
     ) -> PlanSummary:
-        return summarise_loop(self, self.reason, expected_loop(self, needs, finish))
+        return summarise_plain(self, expected_loop(self, needs, finish))
 
 
 def _equal(session: Session, placements: Sequence[ResolvedPlacement]) -> list[int]:

@@ -72,16 +72,16 @@ def estimate(session: Session, placements: Sequence[ResolvedPlacement], passes: 
     prices = _CUDA if session.device.type == "cuda" else _CPU
     batches, examples = session.data.batches, session.data.n
     points = {point for resolved in placements for point in resolved}
-    whole, before, counted = _counted(session, points)
+    whole, before, few = counted(session, points)
 
     def seconds(work: Work) -> float:
         """Of so much work in every forward, for one pass over the data."""
-        each = (work.flops * prices.flop + work.bytes * prices.byte) / counted
+        each = (work.flops * prices.flop + work.bytes * prices.byte) / few
         return work.operations * prices.operation * len(batches) + each * examples
 
     def masks(point: Point, resolved: ResolvedPlacement) -> float:
         words = before[point].values if point in before and resolved[point].mask == "element" else 0
-        hashed = words / counted * examples * prices.word
+        hashed = words / few * examples * prices.word
         return _OF_A_MASK * prices.operation * len(batches) + hashed
 
     noise = sum(masks(point, resolved) for resolved in placements for point in resolved)
@@ -167,7 +167,7 @@ class _Milestones(Visitor):
         return value
 
 
-def _counted(session: Session, points: Collection[Point]) -> tuple[Work, dict[Point, Work], int]:
+def counted(session: Session, points: Collection[Point]) -> tuple[Work, dict[Point, Work], int]:
     """The work of one forward of a few examples, the work before each point, and how many examples these are."""
     few, model, counter = session.data.batches[0].first_two(), session.running, _Counter()
     call, milestones = session.fed(few.call), _Milestones(points, counter)

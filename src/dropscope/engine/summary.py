@@ -16,6 +16,7 @@ from dropscope.progress import format_count, format_duration
 from dropscope.statistics import PassStatistics
 
 if TYPE_CHECKING:
+    from dropscope.engine.analytic import AnalyticEngine
     from dropscope.engine.loop import LoopEngine
     from dropscope.engine.shared import SharedEngine
     from dropscope.engine.verification import Forest
@@ -47,7 +48,7 @@ class PlanSummary:
     """What a sweep will do. Prints itself.
 
     Attributes:
-        engine: "shared" or "loop".
+        engine: "shared", "loop" or "analytic".
         reason: Why the loop runs, where it does.
         placements: How many were asked for.
         computed: How many are left after merging what is equal by mathematics.
@@ -91,7 +92,7 @@ class PlanSummary:
         lines.append(
             f"{self.placements} placements × {self.passes} passes × {self.examples} examples, {self.computed} computed"
         )
-        if self.engine == "loop":
+        if self.engine != "shared":
             return "\n".join([*lines, f"expected time: {self.expected}"])
         lines += [f"  {line}" for line in self.tree]
         lines += [f"  merged: {line}" for line in self.merged]
@@ -119,7 +120,7 @@ class PlanSummary:
     def _repr_html_(self) -> str:
         work = f"{self.placements} placements × {self.passes} passes × {self.examples} examples"
         rows = [("work", work), ("computed", f"{self.computed} placements"), ("expected time", self.expected)]
-        if self.engine != "loop":
+        if self.engine == "shared":
             fewer = self.naive / max(self.multiply_adds, 1)
             rows.append(("multiply-adds", f"{format_count(self.multiply_adds)}, {fewer:.0f}× fewer than a loop"))
             rows.append(("memory for values", f"{self.memory / 2**20:.0f} MiB"))
@@ -172,12 +173,13 @@ def summarise_shared(shared: SharedEngine, expected: Expected) -> PlanSummary:
     )
 
 
-def summarise_loop(loop: LoopEngine, reason: str, expected: Expected) -> PlanSummary:
-    """The loop over placements and passes."""
-    n, count = loop.session.data.n, len(loop.placements)
-    computed = len({loop.equivalent(number) for number in range(count)})
+def summarise_plain(engine: LoopEngine | AnalyticEngine, expected: Expected) -> PlanSummary:
+    """One placement after the other."""
+    n, count = engine.session.data.n, len(engine.placements)
+    computed = len({engine.equivalent(number) for number in range(count)})
     seconds, stages = expected.once + expected.passes, expected.stages
-    return PlanSummary("loop", reason, count, computed, loop.passes, n, (), (), 0, 0, 0, 0, 0, seconds, stages)
+    about = engine.name, engine.reason, count, computed, engine.passes, n
+    return PlanSummary(*about, (), (), 0, 0, 0, 0, 0, seconds, stages)
 
 
 def _tree(forest: Forest) -> list[str]:

@@ -14,7 +14,16 @@ from typing_extensions import Unpack
 from dropscope import measures as measures_module
 from dropscope.checks import check_choice, check_passes
 from dropscope.device import free_bytes
-from dropscope.engine import Engine, Session, SessionOptions, StatisticsBlock, choose_engine, open_session
+from dropscope.engine import (
+    Engine,
+    Session,
+    SessionOptions,
+    StatisticsBlock,
+    Tolerance,
+    check_runs_passes,
+    choose_engine,
+    open_session,
+)
 from dropscope.errors import BadInput, Phrase
 from dropscope.measures import Measure
 from dropscope.parameters import shares
@@ -67,6 +76,7 @@ def sample(
         torch.Size([5, 2, 3])
     """
     check_passes(passes)
+    check_runs_passes(engine)
     session = open_session(model, data, **options)
     running = _engine(session, placement, passes, engine)
     batches, run = running.session.data.batches, range(running.passes)
@@ -108,14 +118,16 @@ def uncertainty(
             "all" every one of them.
         label: Whether "mean" (the averaged passes) or "plain" (the pass without noise) decides the prediction.
         errors: Whether each measure of the statistics comes with its Monte Carlo standard error, `bald_error`: how far
-            it would be from itself under another seed. Dense outputs have none.
-        tolerance: For "auto": the largest Monte Carlo standard error of the measure; 0.01 where no goal is given.
+            it would be from itself under another seed. Dense outputs have none, nor has engine="analytic".
+        tolerance: For "auto": the largest Monte Carlo standard error of the measure; 0.01 where no goal is given. None
+            are run where noise enters just before the last linear layer and engine="analytic" is that exact.
         threshold: For "auto": an example is deferred where the measure lies above it.
         defer: For "auto": the share of the examples to defer, the most uncertain ones of these data.
         by: For "auto": the measure of the goal; None takes predictive_entropy, or the first where that is not measured.
         error_rate: For "auto": the largest probability that a settled example is on the wrong side of the threshold.
         at_most: For "auto": passes of an example; None means 48 where examples are deferred, else 512.
-        engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
+        engine: "auto", "shared" (refuses a model it cannot capture), "loop" (the plain reference) or "analytic" (no
+            passes, for noise just before the last linear layer; it samples where its error would be above .005).
         progress: True or False; None shows progress where it is read.
 
     Returns:
@@ -126,7 +138,8 @@ def uncertainty(
         before `at_most`) and, with a threshold or a share, `deferred`; `table.attrs["threshold"]` is the one found.
         Dense outputs have, in place of these predictions, `dice` and `dice_1`, `dice_2`, … (or names) of all classes
         but the background, the first; and each measure as its mean over the predicted foreground (`bald`) and each
-        structure (`bald_1`, …). With outputs="multilabel_logits", means over the labels.
+        structure (`bald_1`, …). With outputs="multilabel_logits", means over the labels. `table.attrs["engine"]` names
+        the engine that ran.
 
     Raises:
         BadInput: For anything that cannot be used, before any work.
@@ -158,7 +171,7 @@ def uncertainty(
     for block, values in blocks:
         mean = block.chunks[0][1].mean[0] if label == "mean" else block.plain.movedim(1, -1)
         frames.append(_table(session, block, mean.cpu(), values))
-    return _rows_in_order(frames, running.session)
+    return _rows_in_order(frames, running)
 
 
 def _until(
@@ -169,11 +182,18 @@ def _until(
     if session.dense:
         received = Phrase("one prediction per voxel, pixel or label")
         raise BadInput("model must predict whole examples for passes='auto'", "model", received, "give a number")
-    running = _engine(session, placement, goal.at_most, engine)
+    check_runs_passes(engine)
+    running = _engine(session, placement, goal.at_most, engine, _tolerance(goal, rows))
     if not running.placements[0]:
         raise BadInput("placement must have noise for passes='auto'", "placement", str(placement), "write passes=1")
     needs = {"sum_p"}.union(*(row.needs for row in rows))
     frames, threshold = [], None
+    if running.name == "analytic":
+        for block, values in _on_statistics(running, rows, needs, show=show):
+            mean = block.chunks[0][1].mean[0].cpu() if label == "mean" else block.plain.cpu()
+            none = torch.zeros(block.batch.n, dtype=torch.int64)
+            frames.append(_table(session, block, mean, {"passes": none, "settled": none == 0, **values}))
+        return _rows_in_order(frames, running)
     with track("measuring", session.data.n * goal.at_most, show=show) as tick:
         for done, threshold in stopped_batches(running, rows, needs, goal, tick):
             found: dict[str, Tensor] = {"passes": done.passes, "settled": done.settled}
@@ -184,16 +204,18 @@ def _until(
                 found |= {name: value for name, value in done.values.items() if name not in found}
             mean = done.mean if label == "mean" else done.plain.cpu()
             frames.append(_table(session, StatisticsBlock(done.batch, done.plain, []), mean, found))
-    table = _rows_in_order(frames, running.session)
+    table = _rows_in_order(frames, running)
     if threshold is not None:
         table.attrs["threshold"] = goal.unscaled(threshold)
     return table
 
 
-def _rows_in_order(frames: list[pd.DataFrame], session: Session) -> pd.DataFrame:
+def _rows_in_order(frames: list[pd.DataFrame], engine: Engine) -> pd.DataFrame:
     """One table in the order of the data, however they were batched."""
-    table, order = pd.concat(frames, ignore_index=True), session.data.order
-    return table if order is None else table.iloc[np.argsort(order.numpy())].reset_index(drop=True)
+    table, order = pd.concat(frames, ignore_index=True), engine.session.data.order
+    table = table if order is None else table.iloc[np.argsort(order.numpy())].reset_index(drop=True)
+    table.attrs["engine"] = engine.name
+    return table
 
 
 @shares(open_session, without=("groups", "ignore_label"))
@@ -236,11 +258,20 @@ def maps(
     return {name: _in_order(torch.cat(values), running.session, 0) for name, values in parts.items()}
 
 
-def _engine(session: Session, placement: Placement | str, passes: int, engine: str) -> Engine:
+def _tolerance(goal: Goal, rows: list[Measure]) -> Tolerance | None:
+    """The error that is accepted in place of passes, where a tolerance alone is the goal."""
+    if goal.decides or goal.tolerance is None or any(row.of == "passes" for row in rows):
+        return None
+    return Tolerance(goal.tolerance, goal.measure, tuple(goal.measure.needs), f"values of {goal.measure.name}")
+
+
+def _engine(
+    session: Session, placement: Placement | str, passes: int, engine: str, tolerance: Tolerance | None = None
+) -> Engine:
     """The engine for one placement, which is audited first. Passes that would all be the same are run once."""
     (resolved,) = session.resolve([placement])
     session.audit(resolved, placement)
-    return choose_engine(session, [resolved], passes if resolved else 1, engine)
+    return choose_engine(session, [resolved], passes if resolved else 1, engine, tolerance=tolerance)
 
 
 def _measured(
@@ -257,8 +288,11 @@ def _measured(
     check_passes(passes)
     rows = measures_module.resolve(chosen)
     needs = {"sum_p"}.union(*(row.needs for row in rows)) | ({BLOCKS} if errors else set())
+    of_passes = any(row.of == "passes" for row in rows)
+    if of_passes:
+        check_runs_passes(engine)
     running = _engine(session, placement, passes, engine)
-    if any(row.of == "passes" for row in rows):
+    if of_passes:
         return running, _on_passes(running, rows, needs, show=show)
     return running, _on_statistics(running, rows, needs, show=show)
 

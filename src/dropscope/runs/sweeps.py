@@ -20,7 +20,7 @@ from dropscope import scores as scores_module
 from dropscope.atomic import output_folder
 from dropscope.checks import check_choice, check_passes
 from dropscope.device import memory_bytes
-from dropscope.engine import PlanSummary, Session, SessionOptions, choose_engine, open_session
+from dropscope.engine import PlanSummary, Session, SessionOptions, check_runs_passes, choose_engine, open_session
 from dropscope.errors import BadInput, Phrase
 from dropscope.measures import Measure
 from dropscope.parameters import shares
@@ -74,7 +74,8 @@ def sweep(
         objective: The score that the finalists are chosen by: a name, or one of your own.
         keep: For how many of the best rows per-example values and intervals are kept: "top:50", "all" or "none".
         out: Folder of the run. A run that was killed goes on there and ends with the same rows.
-        engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
+        engine: "auto", "shared" (refuses a model it cannot capture), "loop" (the plain reference) or "analytic" (no
+            passes, for noise just before the last linear layer).
         compile: Whether to compile what runs; None compiles where it repays.
         memory: Budget such as "4GiB", a number of bytes, or "auto".
         progress: True or False; None shows progress where it is read.
@@ -256,6 +257,7 @@ def _job(
         if engine == "auto" and store.settled("engine", None) == "shared":
             engine = "shared"  # whatever this process would choose
     if any(row.of == "passes" for row in asked.measures):
+        check_runs_passes(engine)
         check_memory(asked.measures, asked.passes, session.classes, budget)
     resolved = session.resolve(asked.placements)
     if audited:

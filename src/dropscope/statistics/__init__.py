@@ -10,12 +10,13 @@ from dropscope.statistics.blocks import (
     split_error,
 )
 from dropscope.statistics.histograms import HistogramSummary, summarize, top_two
-from dropscope.statistics.running import PassStatistics, from_passes
+from dropscope.statistics.running import SUMMED, PassStatistics, from_passes
 from dropscope.statistics.sums import CHEAP, statistics_bytes
 
 __all__ = [
     "BLOCKS",
     "CHEAP",
+    "SUMMED",
     "BlockedStatistics",
     "HistogramSummary",
     "PassStatistics",

@@ -17,6 +17,7 @@ from dropscope.statistics import histograms
 from dropscope.statistics.sums import advance, advance_in_place, cache_blocks, check_needs, variance
 
 _INT16_MAX = 32767
+SUMMED = frozenset({"sum_p", "sum_plogp", "max_moments", "predicted_deviation"})  # what `add_sums` can take in
 CONSTANT = ("shift", "shift_max", "plain_class", "plain_value")  # of a state: not summed over passes
 
 
