@@ -480,6 +480,17 @@ def test_an_error_is_how_far_another_seed_moves_a_measure() -> None:
     assert np.sqrt((errors**2).mean()) == pytest.approx(np.sqrt(values.var(0, ddof=1).mean()), rel=0.2)
 
 
+@pytest.mark.parametrize("engine", ["loop", "shared"])
+def test_maps_of_errors_are_how_far_another_seed_moves_a_voxel(engine: str) -> None:
+    model = zoo.seeded(lambda: nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 3, 1)))
+    given = {"measures": ["expected_entropy"], "engine": engine, "errors": True, "progress": False}
+    found = [ds.maps(model, "0=.5", zoo.images(2, 1, 6), passes=32, seed=seed, **given) for seed in range(12)]
+    assert set(found[0]) == {"expected_entropy", "expected_entropy_error", "prediction"}
+    spread = torch.stack([one["expected_entropy"] for one in found]).var(0).mean().sqrt()
+    errors = torch.stack([one["expected_entropy_error"] for one in found]).square().mean().sqrt()
+    assert float(errors / spread) == pytest.approx(1, rel=0.2)
+
+
 def test_a_measure_of_the_passes_has_no_error_and_the_others_have() -> None:
     chosen = ["bald", lambda passes: passes.std(0).amax(1)]
     table = ds.uncertainty(net(), "0=.5", zoo.vectors(), passes=20, measures=chosen)

@@ -221,7 +221,7 @@ def _rows_in_order(frames: list[pd.DataFrame], engine: Engine) -> pd.DataFrame:
 @shares(open_session, without=("groups", "ignore_label"))
 def maps(
     model: nn.Module, placement: Placement | str, data: Any, passes: int = 50, *, measures: Chosen = None,
-    engine: str = "auto", progress: bool | None = None, **options: Unpack[SessionOptions],
+    errors: bool = False, engine: str = "auto", progress: bool | None = None, **options: Unpack[SessionOptions],
 ) -> dict[str, Tensor]:  # fmt: skip
     """Uncertainty per voxel, pixel or label.
 
@@ -232,11 +232,14 @@ def maps(
         passes: How many stochastic forwards.
         measures: Names from `dropscope.measures`, or functions of your own; None takes `measures.DEFAULT`,
             "all" every one of them.
+        errors: Whether each measure of the statistics comes with a map of its Monte Carlo standard error,
+            "bald_error", as in `uncertainty`. It takes up to 17 times the memory.
         engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
         progress: True or False; None shows progress where it is read.
 
     Returns:
-        `{measure: [N, *spatial]}`, and under "prediction" the class of the mean over passes, on the CPU.
+        `{measure: [N, *spatial]}`, and under "prediction" the class of the mean over passes, on the CPU; with `errors`,
+        those of the measures too.
 
     Raises:
         BadInput: For anything that cannot be used, before any work.
@@ -250,7 +253,7 @@ def maps(
     """
     session = open_session(model, data, **options)
     parts: dict[str, list[Tensor]] = {}
-    running, blocks = _measured(session, placement, passes, measures, engine, show=progress)
+    running, blocks = _measured(session, placement, passes, measures, engine, show=progress, errors=errors)
     for block, values in blocks:
         for name, value in values.items():
             parts.setdefault(name, []).append(value.cpu())
