@@ -74,7 +74,7 @@ def reach(question: Question, scores: Floats, delta: float) -> tuple[tuple[float
         eased = replace(question, risks=[first.at(limit), *others])
         coverage = eased.coverage(scores, eased.answer(scores, delta))
         if coverage > wanted[0]:
-            found.append((round(limit, 3), coverage))
+            found.append((math.ceil(1000 * limit) / 1000, coverage))
             wanted = [share for share in wanted if share >= coverage]
         limit *= step
     return tuple(found)
