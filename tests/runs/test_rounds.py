@@ -12,6 +12,7 @@ from torch import nn
 
 import dropscope as ds
 from support import zoo
+from support.errors import refused
 
 
 def net(classes: int = 4) -> nn.Module:
@@ -97,6 +98,9 @@ def test_a_tolerance_that_needs_no_passes_gets_none() -> None:
     np.testing.assert_allclose(turned.bald, table.bald, atol=1e-5)
     for other in ({"tolerance": 1e-5, "at_most": 20}, {"threshold": 0.6}, {"placement": "0=.3,last=.3"}):
         assert auto(data, **{**goal, **other}).attrs["engine"] != "analytic"
+    assert auto(data, tolerance=0.05, engine="analytic").equals(table)
+    with refused("engine"):
+        auto(data, threshold=0.6, engine="analytic")
 
 
 def test_without_a_goal_the_tolerance_is_a_hundredth() -> None:

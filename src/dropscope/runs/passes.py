@@ -182,8 +182,10 @@ def _until(
     if session.dense:
         received = Phrase("one prediction per voxel, pixel or label")
         raise BadInput("model must predict whole examples for passes='auto'", "model", received, "give a number")
-    check_runs_passes(engine)
-    running = _engine(session, placement, goal.at_most, engine, _tolerance(goal, rows))
+    tolerance = _tolerance(goal, rows)
+    if tolerance is None:
+        check_runs_passes(engine)
+    running = _engine(session, placement, goal.at_most, engine, tolerance)
     if not running.placements[0]:
         raise BadInput("placement must have noise for passes='auto'", "placement", str(placement), "write passes=1")
     needs = {"sum_p"}.union(*(row.needs for row in rows))
