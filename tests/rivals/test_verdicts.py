@@ -22,7 +22,7 @@ def verdict_of(noise: list[float], draw: np.random.Generator) -> Verdict:
     views = {f"r{k}": torch.from_numpy(hard + sigma * draw.normal(size=EXAMPLES)) for k, sigma in enumerate(noise)}
     rows = {name: Judged(view, right, right.long(), NONE) for name, view in views.items()}
     gaps = difference_table(rows, "r0", None, wanted=("aurc",))
-    table = pd.DataFrame({"name": gaps.name, "kind": "one pass", "aurc": gaps.value, "cost": 1.0})
+    table = pd.DataFrame({"name": gaps.name, "kind": "one pass", "accuracy": 0.8, "aurc": gaps.value, "cost": 1.0})
     return decide(table, gaps, "r0", EXAMPLES, rows["r0"].errors)
 
 
@@ -43,7 +43,7 @@ def rows_of(**gaps: tuple[float, float, float, str, float]) -> tuple[pd.DataFram
     known = {"plain": (0.0, np.nan, np.nan, "one pass", 1.0), **gaps}
     table = pd.DataFrame(
         [
-            {"name": name, "kind": kind, "aurc": 0.1 + gap, "cost": cost}
+            {"name": name, "kind": kind, "accuracy": 0.8, "aurc": 0.1 + gap, "cost": cost}
             for name, (gap, _, _, kind, cost) in known.items()
         ]
     )
@@ -83,7 +83,7 @@ def test_few_errors_decide_nothing():
     rows = rows_of(norm=(-0.02, -0.03, -0.01, "one pass", 1.0))
     verdict = decide(*rows, "plain", 500, 20)
     assert (verdict.word, verdict.best, verdict.dropout) == ("undecided", "plain", None)
-    assert "30" in verdict.text
+    assert "20 of 500 predictions are wrong" in verdict.text
 
 
 def test_a_reference_alone_has_a_verdict_too():

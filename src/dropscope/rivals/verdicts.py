@@ -48,7 +48,7 @@ def decide(table: pd.DataFrame, differences: pd.DataFrame, against: str, example
     """The verdict on rows and their differences to `against`.
 
     Args:
-        table: A row per name, with `kind`, `aurc` and `cost`.
+        table: A row per name, with `kind`, `accuracy`, `aurc` and `cost`.
         differences: Those of the score "aurc", with simultaneous intervals.
         against: The reference.
         examples: Examples that judged.
@@ -66,7 +66,8 @@ def decide(table: pd.DataFrame, differences: pd.DataFrame, against: str, example
     gains = others.loc[better].sort_values("aurc", kind="stable")
     common = (dropout, said, examples, errors)
     if errors < LEAST_ERRORS:
-        few = f"only {errors} of {examples} predictions are of the rarer outcome, and a verdict needs {LEAST_ERRORS}"
+        outcome = "wrong" if rows.accuracy[against] > 0.5 else "right"
+        few = f"only {errors} of {examples} predictions are {outcome}, and a verdict needs {LEAST_ERRORS}"
         return Verdict("undecided", against, against, *common, f"Undecided: {few}; use {against} until there are more.")
     if not len(gains):
         nearest = others.sort_values("aurc", kind="stable")
