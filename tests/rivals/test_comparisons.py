@@ -299,3 +299,13 @@ def test_a_plan_says_who_would_be_compared():
     assert (plan.passes, plan.fitting, plan.judging, plan.shifted) == (7, 80, 80, 60)
     assert {"entropy", "last=0.1"} <= {name for name, _ in plan.rivals}
     assert max(map(len, str(plan).splitlines())) <= 80
+
+
+def test_a_placement_before_the_last_layer_needs_no_passes():
+    analytic, passes = (
+        ds.compare(picture_net(), pictures(), ["last=0.05"], passes=400, engine=engine, progress=False)
+        for engine in ("analytic", "auto")
+    )
+    a, b = (one.table.set_index("name").loc["last=0.05"] for one in (analytic, passes))
+    assert a.cost <= b.cost
+    assert a.nll == pytest.approx(b.nll, abs=0.01)

@@ -63,7 +63,8 @@ def compare(
             AURC), or the name of one measure.
         label: Whether "mean" (each rival's own probabilities) or "plain" (the plain pass, for all) decides predictions.
         against: The row that the others are compared with.
-        engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
+        engine: "auto", "shared" (refuses a model it cannot capture), "loop" (the plain reference) or "analytic" (no
+            passes: for placements just before the last linear layer).
         out: Folder for tables and figures; nothing is written without one.
         progress: True or False; None shows progress where it is read.
 
