@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dropscope.analysis import Estimate
-from dropscope.report import all_of, any_of, decide, decide_all
+from dropscope.report import Evidence, all_of, any_of, decide, decide_all, deciding, judge
 
 NAN = math.nan
 
@@ -77,3 +77,21 @@ def test_one_of_many_contradicts_an_absence_only_beyond_their_number() -> None:
     assert decide_all([beyond], "same", margin=0.1) == "contradicted"
     assert decide_all([beyond, *[inside] * 14], "same", margin=0.1) == "undecided"
     assert decide_all([inside] * 15, "same", margin=0.1) == "supported"
+
+
+def test_the_number_that_decided_has_the_verdict_of_the_claim() -> None:
+    up, down, flat = estimate(0.1, 0.2), estimate(-0.2, -0.1), estimate(-0.005, 0.005, p=0.9)
+    cases = {
+        "supported": [estimate(0.3, 0.4), up],
+        "contradicted": [up, flat, down, estimate(-0.3, -0.2)],
+        "equivalent": [up, flat],
+        "undecided": [up, estimate(-0.1, 0.2, p=0.3)],
+    }
+    for verdict, several in cases.items():
+        evidence = [Evidence(e, "above", margin=0.01) for e in several]
+        assert judge(evidence) == verdict
+        assert deciding(evidence) == len(several) - 1
+    one = [Evidence(e, "below", margin=0.01) for e in (up, down, estimate(-0.4, -0.3))]
+    assert judge(one, one_is_enough=True) == "supported"
+    assert deciding(one, one_is_enough=True) == 2
+    assert deciding([Evidence(estimate(NAN, NAN, NAN), "same", margin=0.1)] * 2) == 0

@@ -44,6 +44,23 @@ def test_a_summary_counts_its_verdicts_and_says_what_is_smaller(tmp_path: Path) 
     assert (tmp_path / "tables" / "claims.csv").exists()
 
 
+def test_the_table_of_verdicts_has_what_decided(tmp_path: Path) -> None:
+    def of(case: str) -> Claim:
+        brief = {"a": "-0.2 (-0.3 to -0.1), published 0.4", "b": "0.1 (0.0 to 0.2)"}[case]
+        return Claim(case, f"It falls ({case})", "said", "another number", "supported", "by t", brief=brief)
+
+    alone = replace(of("a"), statement="It rises")
+    summary = write_summary(
+        tmp_path, "Title", [], [of("a"), of("b"), alone], [], None, by_variant("a", "b"), {"AURC": "x"}
+    )
+    lines = summary.verdicts.set_index("claim").here
+    assert lines["It rises"] == alone.brief
+    assert lines["It falls"] == "a -0.2, published 0.4; b 0.1"
+    text = (tmp_path / "summary.md").read_text()
+    assert "- *AURC*: x" in text
+    assert all(f"*{word}*" in text for word in ("Supported", "Contradicted", "Equivalent", "Undecided"))
+
+
 def test_claims_that_differ_in_one_word_share_a_line_and_what_they_have_in_common(tmp_path: Path) -> None:
     def of(measure: str, verdict: str) -> Claim:
         words = (f"n {measure}", f"It falls ({measure})", "said", f"here {measure}", verdict, "by t")

@@ -79,7 +79,7 @@ def _collapse(fallen: int, level: float) -> Callable[[Draw], Verdict]:
         noisy = np.where(np.arange(_MODELS) < fallen, level, 0.7)
         e = _Answers(draw, {("deterministic", "overall"): 0.75, ("baseline", "overall"): noisy}, 2 * _CONTEXTS)
         down = [name for name in e.names if cells.collapsed(e, name, "baseline", _MODELS)]  # type: ignore[arg-type]
-        return cells.collapse_verdict(down, e.names, e.names)
+        return cells.collapse_verdict(down)
 
     return study
 

@@ -11,6 +11,7 @@ from dropscope.report.claims import (
     claims_table,
     decide,
     decide_all,
+    deciding,
     format_estimate,
     judge,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "count_verdicts",
     "decide",
     "decide_all",
+    "deciding",
     "evidence",
     "format_estimate",
     "judge",

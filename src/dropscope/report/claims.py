@@ -62,6 +62,7 @@ class Claim:
         arithmetic: Whether the verdict is on published numbers alone, whatever was measured here.
         evidence: The numbers that decided, all of which must bear the claim out; none where no estimate did.
         one_is_enough: Whether one of them bears the claim out.
+        brief: What decided in a few words, for the table of verdicts; empty where the first part of `ours` did.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Claim:
     arithmetic: bool = False
     evidence: tuple[Evidence, ...] = ()
     one_is_enough: bool = False
+    brief: str = ""
 
 
 def decide(
@@ -162,6 +164,25 @@ def judge(evidence: Sequence[Evidence], *, one_is_enough: bool = False) -> Verdi
 
     Where one of them is enough, as in `any_of`, each at .05 divided by how many there are.
     """
+    each = _each(evidence, one_is_enough=one_is_enough)
+    return any_of(each) if one_is_enough else all_of(each)
+
+
+def deciding(evidence: Sequence[Evidence], *, one_is_enough: bool = False) -> int:
+    """Which of the numbers behind a claim the verdict hangs on: of those that have it, the one that speaks least for
+    the claim; where one is enough, most.
+
+    >>> up, down = Estimate(0.3, 0.2, 0.4, 0.001, 9, ""), Estimate(-0.3, -0.4, -0.2, 0.001, 9, "")
+    >>> deciding([Evidence(up, "above"), Evidence(down, "above")])
+    1
+    """
+    each, verdict = _each(evidence, one_is_enough=one_is_enough), judge(evidence, one_is_enough=one_is_enough)
+    having = [at for at, one in enumerate(each) if one == verdict]
+    return (max if one_is_enough else min)(having, key=lambda at: _favour(evidence[at]))
+
+
+def _each(evidence: Sequence[Evidence], *, one_is_enough: bool) -> list[Verdict]:
+    """The verdict of each number: one that contradicts the claim does so at .05 divided by how many there are."""
 
     def verdicts(k: int) -> list[Verdict]:
         return [
@@ -174,10 +195,21 @@ def judge(evidence: Sequence[Evidence], *, one_is_enough: bool = False) -> Verdi
 
     strictly = verdicts(max(1, len(evidence)))
     if one_is_enough:
-        return any_of(strictly)
-    if "contradicted" in strictly:
-        return "contradicted"
-    return all_of(["undecided" if verdict == "contradicted" else verdict for verdict in verdicts(1)])
+        return strictly
+    pairs = zip(strictly, verdicts(1), strict=True)
+    return [
+        strict if strict == "contradicted" else "undecided" if plain == "contradicted" else plain
+        for strict, plain in pairs
+    ]
+
+
+def _favour(e: Evidence) -> float:
+    """How far a number lies on the side of the claim, in widths of its interval."""
+    apart = e.estimate.value - e.bound
+    width = e.estimate.high - e.estimate.low
+    towards = {"above": apart, "below": -apart, "same": -abs(apart)}[e.direction]
+    favour = towards / width if width > 0 else towards
+    return -math.inf if math.isnan(favour) else favour
 
 
 def _widened(e: Estimate, k: int) -> Estimate:
@@ -212,4 +244,4 @@ def format_estimate(value: float, low: float, high: float, digits: int = 4, unit
 def claims_table(claims: Sequence[Claim]) -> pd.DataFrame:
     """One row per claim, one column per attribute; the numbers of its evidence are in `claims.json`."""
     table = pd.DataFrame([asdict(claim) for claim in claims])
-    return table.drop(columns=["evidence", "one_is_enough"], errors="ignore")
+    return table.drop(columns=["evidence", "one_is_enough", "brief"], errors="ignore")

@@ -5,8 +5,9 @@ Owns that order, and how claims that differ in one word share a line. What the a
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -37,6 +38,12 @@ class Summary:
 
 
 _BRIEF = 110  # characters of a result in the table of verdicts
+_INTERVAL = re.compile(r" \([^()]* to [^()]*\)")
+_WORDS = (
+    "*Supported*: the numbers here bear the claim out. *Contradicted*: they show the opposite. *Equivalent*: the "
+    "effect, if any, is smaller than the margin set beforehand. *Undecided*: they allow either. The last column has "
+    "the number that decided, with its 95 % interval; cases of one claim share a line, without intervals."
+)
 
 
 def by_statement(claim: Claim) -> tuple[str, str]:
@@ -68,6 +75,7 @@ def write_summary(
     details: Sequence[str],
     smaller: Sequence[str] | None,
     topic: Topic = by_statement,
+    terms: Mapping[str, str] | None = None,
 ) -> Summary:
     """Writes `summary.md`, and `tables/claims`.
 
@@ -79,6 +87,7 @@ def write_summary(
         details: Paragraphs and headings about how the answer came about.
         smaller: Where the run is smaller than the paper's; None where there is none to compare with.
         topic: Which claims are cases of one topic.
+        terms: What words mean that the summary uses, by word.
 
     Returns:
         What it says first.
@@ -89,7 +98,9 @@ def write_summary(
         parts.append(registered)
     if claims:
         write_table(folder, "claims", claims_table(claims), "Published claims and what was measured here")
-        parts += ["## Verdicts", f"{count_verdicts(claims)}.", markdown(verdicts)]
+        parts += ["## Verdicts", f"{count_verdicts(claims)}.", _WORDS, markdown(verdicts)]
+    if terms:
+        parts += ["## Terms", "\n".join(f"- *{word}*: {meaning}" for word, meaning in terms.items())]
     parts += ["## The run", *details]
     if claims:
         parts += [
@@ -114,14 +125,13 @@ def count_verdicts(claims: Sequence[Claim]) -> str:
 
 
 def verdict_table(claims: Sequence[Claim], topic: Topic = by_statement) -> pd.DataFrame:
-    """A line per topic and verdict: which cases have it, or the result where there is one case; decided ones first."""
+    """A line per topic and verdict: what decided, of several cases each with its number; decided ones first."""
     lines = []
     for name, cases in _grouped(claims, topic).items():
         for verdict in dict.fromkeys(claim.verdict for claim in cases.values()):
-            having = [case for case, claim in cases.items() if claim.verdict == verdict]
             here = _brief(next(iter(cases.values())))
             if len(cases) > 1:
-                here = f"all {len(cases)}" if len(having) == len(cases) else ", ".join(having)
+                here = _brief_cases({case: claim for case, claim in cases.items() if claim.verdict == verdict})
             lines.append({"verdict": verdict, "claim": name, "here": here})
     order = {verdict: place for place, verdict in enumerate(get_args(Verdict))}
     return pd.DataFrame(sorted(lines, key=lambda line: order[line["verdict"]]), columns=["verdict", "claim", "here"])
@@ -138,9 +148,19 @@ def _grouped(claims: Sequence[Claim], topic: Topic) -> dict[str, dict[str, Claim
 
 
 def _brief(claim: Claim) -> str:
-    """The first result of several, cut where a table has no room for it; of arithmetic the published one."""
-    first = (claim.published if claim.arithmetic else claim.ours).partition("; ")[0]
+    """What decided, or the first result of several, cut where a table has no room for it."""
+    if claim.arithmetic:
+        return f"by arithmetic on the published numbers: {claim.published}"
+    if claim.brief:
+        return claim.brief
+    first = claim.ours.partition("; ")[0]
     return first if len(first) <= _BRIEF else f"{first[: _BRIEF - 2].rsplit(' ', 1)[0]} …"
+
+
+def _brief_cases(cases: Mapping[str, Claim]) -> str:
+    """Each case with its number, where it has one."""
+    texts = [f"{case} {_INTERVAL.sub('', claim.brief)}".strip() for case, claim in cases.items()]
+    return ("; " if any("," in text for text in texts) else ", ").join(texts)
 
 
 def _topic_words(name: str, cases: dict[str, Claim]) -> str:
@@ -165,6 +185,6 @@ def _verdict_words(claim: Claim) -> str:
 
 
 def _fields(claim: Claim) -> dict[str, str]:
-    named = {"quoted": claim.quotation, "published": claim.published, "estimand": claim.estimand}
+    named = {"quoted": claim.quotation, "published": claim.published, "measured": claim.estimand}
     named |= {"margin": claim.margin, "here": claim.ours, "how": claim.how}
     return {name: text for name, text in named.items() if text}

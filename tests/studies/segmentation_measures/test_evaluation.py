@@ -251,8 +251,7 @@ def test_bootstrap_is_of_all_patients_and_of_each_centre() -> None:
 def _claims(order: tuple[float, ...], cases: int = 36) -> dict[str, str]:
     rows = made_rows(order, cases=cases)
     timings = dict.fromkeys(FOUR, (1.0, 1.1, 0.9)) | {"averaged_variance": (0.5, 0.6, 0.5)}
-    best = {"experiment": "e1", "dice": {"a": 0.9}, "foreground": 0.8, "cases": 12}
-    found = judge_claims(tables.posteriors(rows), tables.pairs(rows), timings, best)
+    found = judge_claims(tables.posteriors(rows), tables.pairs(rows), timings)
     check_claims(found, RULES)
     return {claim.name: claim.verdict for claim in found}
 

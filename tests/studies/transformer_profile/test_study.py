@@ -115,7 +115,7 @@ def test_depths_and_seeds_of_one_checkpoint_become_models(folder: Path, tmp_path
     assert set(over.models) == {4}  # seeds are averaged
     assert (found.folder / "figures" / "response_surface.png").exists()
     text = (found.folder / "summary.md").read_text()
-    assert "8 trainings of 4 model(s)" in text
+    assert "8 networks are trainings of 4 models" in text
     assert "4 models × " in " ".join(claim.how for claim in found.claims)
 
 

@@ -150,6 +150,6 @@ def calibration_words(table: pd.DataFrame) -> list[str]:
     return [
         "P(error) of a voxel from each measure, by a monotone curve fitted on the validation cases: expected "
         f"calibration errors on the test cases of {fitted['ECE ↓'].min():.4f} to {fitted['ECE ↓'].max():.4f}; {beside}"
-        f". Calibrated is not useful: of the Brier score of a constant, {best.measure} explains most "
-        f"({100 * best['explained ↑']:.0f} %). `calibration/` has the curves."
+        f". Well calibrated, but the best of them, {best.measure}, removes only "
+        f"{100 * best['explained ↑']:.0f} % of the Brier score of a constant. `calibration/` has the curves."
     ]

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from dropscope.analysis import Estimate, log_over_networks
-from dropscope.report import Claim, Evidence, Verdict, decide, decide_all, format_estimate
+from dropscope.report import Claim, Evidence, Verdict, decide, decide_all, deciding, format_estimate
 from dropscope.studies.segmentation_measures import published
 from dropscope.studies.segmentation_measures.evaluation import FOUR
 from dropscope.studies.segmentation_measures.rows import LABELS
@@ -25,13 +24,10 @@ _ESTIMAND = "difference of mean AUC-PR, every experiment alike, over experiments
 _MARGIN = f"± {published.MARGIN:g} of AUC-PR"
 
 
-def judge_claims(
-    posteriors: pd.DataFrame, pairs: pd.DataFrame, timings: Mapping[str, Sequence[float]], best: dict[str, Any]
-) -> list[Claim]:
-    """`posteriors` and `pairs` are tables of `tables.py`; `timings` the seconds of each measure in every round; `best`
-    has experiment, dice, cases."""
+def judge_claims(posteriors: pd.DataFrame, pairs: pd.DataFrame, timings: Mapping[str, Sequence[float]]) -> list[Claim]:
+    """`posteriors` and `pairs` are tables of `tables.py`; `timings` the seconds of each measure in every round."""
     claims = [_pair(posteriors, pairs, a, b) for a, b in published.PAIRS]
-    return [*claims, _whole_order(pairs, claims), _same(posteriors, pairs), _cheapest(timings), _dice(best)]
+    return [*claims, _whole_order(pairs, claims), _same(posteriors, pairs), _cheapest(timings)]
 
 
 def _pair(posteriors: pd.DataFrame, pairs: pd.DataFrame, a: str, b: str) -> Claim:
@@ -42,7 +38,7 @@ def _pair(posteriors: pd.DataFrame, pairs: pd.DataFrame, a: str, b: str) -> Clai
         f"{LABELS[a].capitalize()} finds misclassified voxels better than {LABELS[b]}",
         "significant over 144 experiments",
         f"{_words(pairs, a, b)}; better in {p.wins:g} of {p.experiments} experiments, posterior probability "
-        f"{format_estimate(p['mean'], p.low, p.high, 3)} (description)",
+        f"{format_estimate(p['mean'], p.low, p.high, 3)} (too sure: decides nothing)",
         decide(estimate, "above", margin=published.MARGIN),
         estimate.method + ("" if math.isnan(estimate.p) else f", Holm over the six pairs (p = {estimate.p:.2g})"),
         estimand=_ESTIMAND,
@@ -76,6 +72,11 @@ def _whole_order(pairs: pd.DataFrame, claims: list[Claim]) -> Claim:
     verdicts = [claim.verdict for claim in claims]
     counts = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
     estimates = [_difference(pairs, a, b, p="p") for a, b in published.PAIRS]
+    evidence = tuple(
+        Evidence(estimate, "above", margin=published.MARGIN, name=f"{LABELS[a]} − {LABELS[b]}")
+        for estimate, (a, b) in zip(estimates, published.PAIRS, strict=True)
+    )
+    last = evidence[deciding(evidence)]
     return Claim(
         "order",
         "{averaged variance, averaged entropy} > Bhattacharyya > Kullback-Leibler",
@@ -85,10 +86,9 @@ def _whole_order(pairs: pd.DataFrame, claims: list[Claim]) -> Claim:
         "all five pairs at .05 support it; one of them the other way round at .01 contradicts it",
         estimand=_ESTIMAND,
         margin=_MARGIN,
-        evidence=tuple(
-            Evidence(estimate, "above", margin=published.MARGIN, name=f"{LABELS[a]} − {LABELS[b]}")
-            for estimate, (a, b) in zip(estimates, published.PAIRS, strict=True)
-        ),
+        evidence=evidence,
+        brief=f"of the five pairs {counts}; {last.name} "
+        + format_estimate(last.estimate.value, last.estimate.low, last.estimate.high),
     )
 
 
@@ -96,12 +96,13 @@ def _same(posteriors: pd.DataFrame, pairs: pd.DataFrame) -> Claim:
     count = int(posteriors.significant.sum())
     tied = posteriors[(posteriors.better == FOUR[0]) & (posteriors.than == FOUR[1])].iloc[0]
     estimate = _difference(pairs, FOUR[0], FOUR[1])
+    beats = format_estimate(tied["mean"], tied.low, tied.high, 3)
     return Claim(
         "variance = entropy",
         "Averaged variance and averaged entropy do not differ",
         "10 of 12 ordered pairs significant: all but these two",
-        f"{_words(pairs, FOUR[0], FOUR[1])}; by posteriors (description) {count} of {len(posteriors)} significant, "
-        f"variance beats entropy with probability {format_estimate(tied['mean'], tied.low, tied.high, 3)}",
+        f"{_words(pairs, FOUR[0], FOUR[1])}; by posteriors, which decide nothing, {count} of {len(posteriors)} "
+        f"significant, variance beats entropy with probability {beats}",
         decide(estimate, "same", margin=published.MARGIN),
         f"{estimate.method}; supported by an interval within the margin, contradicted by one wholly beyond it",
         estimand=_ESTIMAND,
@@ -112,7 +113,9 @@ def _same(posteriors: pd.DataFrame, pairs: pd.DataFrame) -> Claim:
 
 def _cheapest(timings: Mapping[str, Sequence[float]]) -> Claim:
     ratios = cost_ratios(timings)
-    times = ", ".join(f"{LABELS[name]} {1e3 * min(timings[name]):.1f} ms" for name in FOUR if name in timings)
+    # Geometric means, so that their ratios are the shares beside them.
+    known = {name: np.asarray(timings[name], float) for name in FOUR if name in timings and len(timings[name])}
+    times = ", ".join(f"{LABELS[name]} {1e3 * np.exp(np.log(s).mean()):.1f} ms" for name, s in known.items())
     of = "; ".join(f"of {LABELS[name]} {format_estimate(e.value, e.low, e.high, 2)}" for name, e in ratios.items())
     return Claim(
         "cost",
@@ -124,7 +127,17 @@ def _cheapest(timings: Mapping[str, Sequence[float]]) -> Claim:
         "other way round at .05/3 contradicts; " + (next(iter(ratios.values())).method if ratios else "no rounds"),
         estimand="ratio of seconds on this machine, over rounds",
         margin=f"± {100 * published.COST_MARGIN:.0f} %",
+        brief=_cost_brief(ratios),
     )
+
+
+def _cost_brief(ratios: Mapping[str, Estimate]) -> str:
+    evidence = [Evidence(e, "below", 1.0, published.COST_MARGIN, name) for name, e in ratios.items()]
+    if not evidence:
+        return ""
+    last = evidence[deciding(evidence)]
+    words = format_estimate(last.estimate.value, last.estimate.low, last.estimate.high, 2)
+    return f"its time over that of {LABELS[last.name]} {words}"
 
 
 def cost_ratios(timings: Mapping[str, Sequence[float]]) -> dict[str, Estimate]:
@@ -140,18 +153,4 @@ def cost_verdict(ratios: Mapping[str, Estimate]) -> Verdict:
     """Whether all shares are below 1; within the margin around 1 they are alike."""
     return (
         decide_all(list(ratios.values()), "below", bound=1.0, margin=published.COST_MARGIN) if ratios else "undecided"
-    )
-
-
-def _dice(best: dict[str, Any]) -> Claim:
-    values = ", ".join(f"{name} {value:.3f}" for name, value in best["dice"].items())
-    return Claim(
-        "Dice",
-        "The network segments well enough for its errors to be worth finding",
-        published.DICE,
-        f"{best['experiment']} (best validation loss): {values}; mean foreground {best['foreground']:.3f} "
-        f"over {best['cases']} test cases",
-        "undecided",
-        "other images than the paper's, which cannot decide its numbers: they stand side by side",
-        estimand="mean Dice of one network over test cases",
     )

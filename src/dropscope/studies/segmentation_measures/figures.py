@@ -19,6 +19,7 @@ from dropscope.studies.segmentation_measures.showcase import Exhibits
 
 _COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 _COLOUR_WORDS = ("blue", "red", "green", "yellow", "cyan", "purple", "grey")
+_FEWEST = 5  # values of a box
 _NOISE = {"bernoulli": "#4477aa", "gaussian": "#ee6677"}
 
 
@@ -102,7 +103,8 @@ def auprc_figure(means: pd.DataFrame, useless: pd.Series) -> Figure:
     axes.set_xticks(range(len(labels)), labels, rotation=35, ha="right", fontsize=8)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("AUC-PR of misclassified voxels ↑")
-    axes.set_title("Blue: the paper's four; green: one plain pass; dotted: a useless measure", fontsize=10)
+    words = "Blue: the paper's four; grey: other measures of passes; green: one plain pass; dotted: a useless measure"
+    axes.set_title(words, fontsize=10)
     _plain(axes)
     return figure
 
@@ -137,13 +139,15 @@ def posteriors_figure(means: pd.DataFrame) -> Figure:
 
 
 def _boxes(axes: Any, values: list[np.ndarray], at: Any, width: float, colour: str) -> None:
-    """Boxes with whiskers at 5 and 95 %, and the values themselves beside the middle, always in the same places."""
+    """Boxes with whiskers at 5 and 95 %, and the values themselves beside the middle, always in the same places; a few
+    values stand alone."""
     drawn = [(place, points) for place, points in zip(at, values, strict=True) if len(points)]
     quantiles = [np.quantile(points, [0.05, 0.25, 0.5, 0.75, 0.95]) for _, points in drawn]
     names = ("whislo", "q1", "med", "q3", "whishi")
+    boxed = [at for at, (_, points) in enumerate(drawn) if len(points) >= _FEWEST]
     made = axes.bxp(
-        [dict(zip(names, q, strict=True)) for q in quantiles], positions=[place for place, _ in drawn], widths=width,
-        showfliers=False, patch_artist=True, manage_ticks=False,
+        [dict(zip(names, quantiles[at], strict=True)) for at in boxed], positions=[drawn[at][0] for at in boxed],
+        widths=width, showfliers=False, patch_artist=True, manage_ticks=False,
     )  # fmt: skip
     for box in made["boxes"]:
         box.set(facecolor=colour, alpha=0.45)

@@ -38,6 +38,9 @@ def reliability_figure(rows: pd.DataFrame) -> Figure:
         ece = np.mean([expected_calibration_error(part, prefix) for _, part in own.groupby("experiment")])
         panel.text(0.04, 0.94, f"ECE {ece:.4f}", transform=panel.transAxes, fontsize=8, va="top")
         panel.spines[["top", "right"]].set_visible(False)
+        panel.set_xticks([0, 0.5, 1])
+        panel.tick_params(labelbottom=True)
+        panel.set_xlabel("1 − max probability" if prefix else "P(error), fitted", fontsize=8)
     last = axes[len(panels)]
     last.axis("off")
     last.text(
@@ -47,8 +50,8 @@ def reliability_figure(rows: pd.DataFrame) -> Figure:
         fontsize=9,
         va="center",
     )
-    figure.supxlabel("P(error), by the curve of the validation cases", fontsize=10)
-    figure.supylabel("share of wrong voxels", fontsize=10)
+    figure.suptitle("How often voxels are wrong against P(error) by the curves of the validation cases", fontsize=11)
+    figure.supylabel("share of wrong voxels in the test cases", fontsize=10)
     return figure
 
 

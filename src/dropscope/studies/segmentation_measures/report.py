@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from dropscope.errors import BadInput, Phrase
-from dropscope.report import Summary, evidence, write_figure, write_summary, write_table
+from dropscope.report import Summary, evidence, markdown, write_figure, write_summary, write_table
 from dropscope.studies.segmentation_measures import figures, published, tables
-from dropscope.studies.segmentation_measures.answers import answer
+from dropscope.studies.segmentation_measures.answers import TERMS, answer
 from dropscope.studies.segmentation_measures.calibration import calibration_table, calibration_words
 from dropscope.studies.segmentation_measures.claims import judge_claims
 from dropscope.studies.segmentation_measures.evaluation import FOUR
@@ -63,7 +63,7 @@ def write_report(
         words = captions[name.removesuffix(_TRAINED)]
         write_table(folder, name, table, f"{words}; without networks that failed" if name.endswith(_TRAINED) else words)
     best = _best(made["experiments"], exhibits, classes)
-    claims = judge_claims(made["posteriors"], made["pairs"], exhibits.about.get("timings", {}), best)
+    claims = judge_claims(made["posteriors"], made["pairs"], exhibits.about.get("timings", {}))
     values = mean_auprc(rows)
     corner = {"test_patients": rows.patient.nunique(), "cases": rows.case.nunique(), "passes": facts["passes"]}
     useless = made["experiments"].set_index("experiment").error_share
@@ -80,8 +80,9 @@ def write_report(
     details = _paragraphs(facts, best, exhibits, made)
     if facts["own"]:
         claims, details = own_claims(claims, len(facts["own"])), [own_words(facts), *details[1:]]
-    lines = answer(rows, made["measures"], made["experiments"], claims, facts)
-    return write_summary(folder, TITLE, lines, claims, details, None if facts["own"] else _smaller(facts)), made
+    lines = answer(rows, made.get(f"measures{_TRAINED}", made["measures"]), made["experiments"], claims, facts)
+    smaller = None if facts["own"] else _smaller(facts)
+    return write_summary(folder, TITLE, lines, claims, details, smaller, terms=TERMS), made
 
 
 def _over(rows: pd.DataFrame, costs: dict[str, float]) -> dict[str, pd.DataFrame]:
@@ -97,9 +98,13 @@ def _over(rows: pd.DataFrame, costs: dict[str, float]) -> dict[str, pd.DataFrame
     }
 
 
-def _order(measures: pd.DataFrame) -> str:
-    ranked = measures.sort_values("mean AUC-PR ↑", ascending=False)
-    return ", ".join(f"{name} {value:.4f}" for name, value in zip(ranked.measure, ranked["mean AUC-PR ↑"], strict=True))
+def _ranked(made: dict[str, pd.DataFrame]) -> str:
+    """Mean AUC-PR of every measure, highest first; where networks failed, with and without them."""
+    columns = {"all networks": made["measures"]}
+    if (other := f"measures{_TRAINED}") in made:
+        columns = {"without networks that failed": made[other], **columns}
+    means = pd.DataFrame({words: table.set_index("measure")["mean AUC-PR ↑"] for words, table in columns.items()})
+    return markdown(means.sort_values(means.columns[0], ascending=False).reset_index(names="mean AUC-PR ↑"))
 
 
 def _best(experiments: pd.DataFrame, exhibits: Exhibits, classes: list[str]) -> dict[str, Any]:
@@ -123,24 +128,21 @@ def _paragraphs(
         f"{facts['networks']} networks on {facts['data']}: n_train {facts['n_train']} × rate {facts['rates']} × "
         f"{' and '.join(facts['noise'])} dropout {per}; {train}/{validation}/{test} cases for training, validation "
         f"and test; region {'×'.join(map(str, facts['roi']))}; {facts['passes']} passes; preset {facts['preset']}.",
-        f"AUC-PR of finding misclassified voxels, mean over experiments: {_order(made['measures'])}. {without} of "
-        f"{cells} segmented images have no error and no AUC-PR; they are left out of it.",
+        f"{_ranked(made)}\n\nMeans over experiments; {without} of {cells} segmented images have no error and no AUC-PR "
+        "and are left out.",
         f"The best network by validation loss is {best['experiment']}: mean foreground Dice {best['foreground']:.3f} "
-        f"on the test cases. The four measures by themselves took {share:.1%} of the time of its "
-        f"{measured['passes']} passes over a case of {measured['voxels']:,} voxels ({measured['device']}).",
+        f"on {best['cases']} test cases ({', '.join(f'{name} {value:.3f}' for name, value in best['dice'].items())}); "
+        f"the paper's, on other images: {published.DICE}. The four measures by themselves took {share:.1%} of the time "
+        f"of its {measured['passes']} passes over a case of {measured['voxels']:,} voxels ({measured['device']}).",
         "Experiments share test patients, so pairs of measures are decided over both at once; the Beta posteriors, "
-        "which count each experiment as a trial of its own, are too sure and stand beside as a description. An AUC-PR "
+        "which count each experiment as a trial of its own, are too sure and decide nothing. An AUC-PR "
         "is comparable within an experiment alone: its level follows the share of errors.",
     ]
     if len(failed := experiments.experiment[experiments.failed]):
         text.append(
             f"{len(failed)} of {len(experiments)} networks failed to train (mean foreground Dice below "
-            f"{published.FAILED_DICE:g}): {', '.join(failed)}. Results are given with and without them"
-            + (
-                f"; without them, mean AUC-PR: {_order(made[other])}."
-                if (other := f"measures{_TRAINED}") in made
-                else "."
-            )
+            f"{published.FAILED_DICE:g}): {', '.join(failed)}. The answer leaves them out, verdicts count "
+            "them, and details give both."
         )
     text += calibration_words(made.get("calibration", pd.DataFrame()))
     text += strata_words(made.get("strata", pd.DataFrame()))

@@ -30,5 +30,4 @@ RULES = (
         "time of one measure for one case against the cheapest other; no interval",
         f"± {100 * published.COST_MARGIN:.0f} %",
     ),
-    ClaimRule("Dice", "The network segments well enough for its errors to be worth finding", "side by side: undecided"),
 )  # fmt: skip

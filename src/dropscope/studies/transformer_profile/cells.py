@@ -190,11 +190,9 @@ def collapsed(e: Evaluations, model: str, configuration: str | None, models: int
     return fell.value < 0 and fell.p < ALPHA / TESTS_OF_A_FAMILY and level.high < chance_of(items)[0] + CHANCE_MARGIN
 
 
-def collapse_verdict(fallen: Sequence[str], low: Sequence[str], able: Sequence[str]) -> Verdict:
-    """Of models that are above chance without dropout: those not above it with dropout, and those down beyond doubt."""
-    if fallen:
-        return "supported"
-    return "undecided" if low or len(able) < LEAST[0] else "contradicted"
+def collapse_verdict(fallen: Sequence[str]) -> Verdict:
+    """That some models are down at chance: one is enough, and any number of others that are not is no refutation."""
+    return "supported" if fallen else "undecided"
 
 
 def _by_context(items: pd.DataFrame) -> pd.Series:

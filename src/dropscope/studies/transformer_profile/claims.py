@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from dropscope.analysis import Estimate, over_networks, rank_correlation, sign_test
-from dropscope.report import Claim, Evidence, decide, decide_all, format_estimate
+from dropscope.report import Claim, Evidence, decide, decide_all, deciding, format_estimate
 from dropscope.studies.transformer_profile import cells, published
 from dropscope.studies.transformer_profile.artefacts import artefact_claims
 from dropscope.studies.transformer_profile.comparisons import READINGS, family_estimate, gaps, kind_gap, over_models
@@ -92,16 +92,18 @@ def _collapse(f: Findings) -> Claim:
     able = [str(name) for name in floors.index[floors[PLAIN] == ""]]
     low = [name for name in able if floors[f.e.mc][name]]
     fallen = [name for name in low if cells.collapsed(f.e, name, f.e.mc, len(able))]
+    above = f"of {len(able)} networks above chance without dropout"
+    ours = f"{above} {len(low)} {'is' if len(low) == 1 else 'are'} not with it" if low else f"all {above[3:]} stay so"
     return Claim(
         "collapse",
         "Rates of .1/.1 at inference bring some fine-tuned models down to chance",
         "roberta-base-squad2 .735 → .497, albert-base-v2 .640 → .489",
-        f"{len(low)} of {len(able)} models that are above chance without dropout are not with it, {len(fallen)} of "
-        "them beyond doubt" + "".join(f"; {f.e.short_names[name]}" for name in fallen),
-        cells.collapse_verdict(fallen, low, able),
-        "supported by a model whose accuracy falls at .05/15 and is below the margin at .05 by the number of models; "
-        "contradicted where all stay above chance; t over contexts",
-        estimand="whether there is such a model among those evaluated",
+        (ours if able else "no network is above chance without dropout")
+        + "".join(f"; down at chance by the test: {f.e.short_names[name]}" for name in fallen),
+        cells.collapse_verdict(fallen),
+        "supported by a network whose accuracy falls at .05/15 and is below the margin at .05 divided by the number of "
+        "networks; never contradicted, for networks that stay above chance say nothing about others; t over contexts",
+        estimand="whether there is such a network among those evaluated",
         margin=f"less than chance + {published.CHANCE_MARGIN:g}",
     )
 
@@ -132,8 +134,8 @@ def _decoder_gap(f: Findings) -> Claim:
         "decoder_gap",
         "Decoders have the larger gap between memory and reasoning",
         "encoders .782 − .496 = .286, decoders .822 − .479 = .344, without a test",
-        f"{means or 'no models'}{_without_domains(f)}; in models with both tasks above chance, decoders − encoders: "
-        f"{_difference(estimate)}",
+        f"in models with both tasks above chance, decoders − encoders: {_difference(estimate)}; over all networks "
+        f"{means or 'no gap'}{_without_domains(f)}",
         estimand=f"difference of gaps at the baseline, of models with both tasks above chance, {_OVER}",
         method=f"{estimate.method}; {_chosen_words()}",
     )
@@ -148,8 +150,8 @@ def _memory_fragile(f: Findings) -> Claim:
         "High dropout costs memory more than reasoning",
         "27 against 1 points (deterministic to high both), 25.9 points of memory (baseline to high both), and 8.7 "
         "against 2.3 = 3.8× (conclusion): three readings that contradict each other",
-        f"{_readings(f)}; more of memory by {_mean(estimate)} in the {found.model.nunique()} models with both tasks "
-        f"above chance{_without_domains(f)}",
+        f"more of memory by {_mean(estimate)} in the {found.model.nunique()} models with both tasks above chance; over "
+        f"all networks {_readings(f)}{_without_domains(f)}",
         estimand=f"difference of losses, of models with both tasks above chance, {_OVER}",
         method="drop of memory minus drop of reasoning, deterministic to high both; "
         f"{estimate.method}; {_chosen_words()}",
@@ -166,8 +168,8 @@ def _reasoning_robust(f: Findings) -> Claim:
         "reasoning_robust",
         "Reasoning is robust to high dropout",
         "1 point lost, from a mean of .508: at chance in every configuration",
-        f"lost by the {able} models whose reasoning is above chance without dropout: {_mean(shown)}; {every - able} of "
-        f"{every} are at chance and have nothing to lose{_without_domains(f)}",
+        f"lost by the {able} models whose reasoning is above chance without dropout: {_mean(shown)}; the other "
+        f"{every - able} are at chance and have nothing to lose{_without_domains(f)}",
         decide(beyond, "below"),
         f"deterministic to high both, against {ROBUST:g}; {beyond.method}; {_chosen_words()}",
         estimand=f"loss of accuracy, of models whose reasoning is above chance, {_OVER}",
@@ -281,22 +283,24 @@ def _calibration(f: Findings) -> Claim:
     for score, of_items in (("brier", cells.brier), ("nll", cells.nll)):
         parts = [cells.differences(f.e, name, PLAIN, REASONING, of_items) for name in names if _has_domains(f)]
         estimates[score] = cells.mean_of(pd.concat(parts, ignore_index=True) if parts else _no_cells())
+    words = {score: f"{score.upper()} {_mean(e)}" for score, e in estimates.items()}
+    evidence = tuple(
+        Evidence(estimates[score], "below", margin=published.SCORE_MARGIN, name=score.upper())
+        for score in ("ece", "brier", "nll")
+    )
     return Claim(
         "calibration_on_reasoning",
         "Rates of .1 to .2 improve calibration on reasoning",
         "without a number",
-        f"MC − deterministic at {', '.join(names) or 'no such rates'}: "
-        + "; ".join(f"{score.upper()} {_mean(e)}" for score, e in estimates.items())
-        + _without_domains(f),
+        f"MC − deterministic at {', '.join(names) or 'no such rates'}: {'; '.join(words.values())}"
+        f"{_without_domains(f)}",
         decide_all([estimates[score] for score in ("ece", "brier", "nll")], "below", margin=published.SCORE_MARGIN),
         "supported where ECE, Brier and NLL all fall at .05, contradicted where one rises at .05/3; "
         f"ECE {estimates['ece'].method}, Brier and NLL {estimates['nll'].method}",
         estimand=f"mean difference of ECE over models, of Brier and NLL {_OVER}",
         margin=f"± {published.SCORE_MARGIN:g} of each",
-        evidence=tuple(
-            Evidence(estimates[score], "below", margin=published.SCORE_MARGIN, name=score.upper())
-            for score in ("ece", "brier", "nll")
-        ),
+        evidence=evidence,
+        brief=f"MC − deterministic: {words[evidence[deciding(evidence)].name.lower()]}",
     )
 
 
@@ -317,11 +321,11 @@ def _consistency(f: Findings) -> Claim:
 
 
 def _counted(differences: pd.Series) -> str:
-    """In how many models a difference is above 0, in words: a description, for models share their items."""
+    """In how many networks a difference is above 0, in words: a description, for models share their items."""
     known = differences.dropna().round(9)  # equal accuracies may differ in the last bit
     wins, losses = int((known > 0).sum()), int((known < 0).sum())
     ties = f", {len(known) - wins - losses} tied" if len(known) > wins + losses else ""
-    return f"{wins} of {len(known)} models{ties}"
+    return f"{wins} of {len(known)} networks{ties}"
 
 
 def _no_cells() -> pd.DataFrame:

@@ -1,8 +1,8 @@
 """Recommendations by model and group: one deterministic pass, or MC dropout in which configuration, on what evidence.
 
 Owns the rule. MC dropout costs as many passes as it takes, so it must earn them: a configuration is recommended only if
-its NLL or its AURC is lower beyond doubt (all configurations and both scores judged at once), neither score is higher
-and the accuracy is not lower beyond doubt, its audit passed, and there is something to judge by.
+its NLL or its AURC is lower (all configurations and both scores judged at once), neither score is higher and the
+accuracy is not lower, each by its interval; its audit passed, and there is something to judge by.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Change:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """`choice` is "deterministic" or a configuration; `rival` the configuration whose changes stand as evidence."""
+    """`choice` is "deterministic" or a configuration; `rival` the configuration whose changes stand as evidence; of a
+    network that is not above chance with or without dropout nothing is recommended."""
 
     model: str
     group: str
@@ -57,6 +58,7 @@ class Recommendation:
     aurc_plain_labels_bald: Change
     audit_ok: bool
     reason: str
+    above_chance: bool = True
 
 
 def recommend(e: Evaluations, levels: pd.DataFrame, scored: Mapping[Key, ScoreReplicates]) -> list[Recommendation]:
@@ -105,6 +107,7 @@ def _recommend(
         attention_rate=float(setting.attention_rate), ffn_rate=float(setting.ffn_rate),
         **change, audit_ok=bool(setting.audit_ok),
         reason=_reason(better, eligible, rival, change, (bool(floors[PLAIN]), bool(floors[rival])), contexts),
+        above_chance=not (floors[PLAIN] and floors[rival]),
     )  # fmt: skip
 
 
@@ -127,10 +130,15 @@ def changes_of(
 
 
 def earns_passes(change: Mapping[str, Change]) -> bool:
-    """Whether a criterion is better beyond doubt, and nothing is worse."""
+    """Whether a criterion is better and nothing is worse, each by its interval."""
     better = any(change[score].high < 0 for score in CRITERIA)
     worse = any(change[score].low > 0 for score in CRITERIA) or change["accuracy"].high < 0
     return better and not worse
+
+
+def lowered(change: Mapping[str, Change]) -> list[str]:
+    """The criteria that are lower, by their intervals."""
+    return [name.upper() for name in CRITERIA if change[name].high < 0]
 
 
 def _reason(
@@ -141,19 +149,18 @@ def _reason(
     at_chance: tuple[bool, bool],
     contexts: int,
 ) -> str:
-    numbers = f"NLL {change['nll']}, AURC {change['aurc']}, accuracy {change['accuracy']}"
+    numbers = f"NLL {change['nll']}, AURC {change['aurc']}, accuracy of the averaged passes {change['accuracy']}"
     if eligible:
-        lower = " and ".join(name.upper() for name in CRITERIA if change[name].high < 0)
-        return f"{lower} lower than that of one pass: {numbers}"
+        return f"{' and '.join(lowered(change))} lower than that of one pass: {numbers}"
     if better:
         return f"{', '.join(better)} would be better, but the audit failed; {numbers}"
     if all(at_chance):
-        return f"not above chance with or without dropout, so neither is of use yet; {rival} has {numbers}"
+        return f"not above chance with or without dropout; {rival} has {numbers}"
     if at_chance[1]:
         return f"not above chance with dropout; {rival} has {numbers}"
     if contexts < FEWEST_CONTEXTS:
         return f"{contexts} contexts are too few to say that dropout is better; {rival} has {numbers}"
-    return f"no configuration is better beyond doubt; the one of lowest NLL, {rival}, has {numbers}"
+    return f"no configuration is shown to be better; the one of lowest NLL, {rival}, has {numbers}"
 
 
 def overall_only(recommendations: list[Recommendation]) -> list[Recommendation]:

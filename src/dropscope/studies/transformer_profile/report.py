@@ -5,6 +5,7 @@ Owns which files there are and the sentences. Every number in them is in a table
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pandas as pd
 from dropscope.atomic import read_json
 from dropscope.report import SPEC, Claim, Summary, evidence, markdown, write_figure, write_summary, write_table
 from dropscope.studies.transformer_profile import figures
-from dropscope.studies.transformer_profile.answers import answer
+from dropscope.studies.transformer_profile.answers import answer, papers_models
 from dropscope.studies.transformer_profile.claims import FEWEST, judge_claims
 from dropscope.studies.transformer_profile.levels import pick, spread
 from dropscope.studies.transformer_profile.networks import SENSITIVITY_RATE
@@ -25,6 +26,16 @@ from dropscope.studies.transformer_profile.surface import surface_map
 from dropscope.studies.transformer_profile.tables import Findings, all_tables, analyse
 
 TITLE = "Dropout robustness and cognitive profile of transformers"
+_FEW = 4  # networks that are shown one by one
+_LEAST_POINTS = 0.05  # of a change that is printed
+_TERMS = {
+    "network, model": "a model is a checkpoint at one depth, a network one training of it",
+    "deterministic, baseline, high both": "no dropout; the paper's mild rates; its highest in attention and FFN",
+    "memory, reasoning": "the paper's two groups of items: SQuAD and HellaSwag",
+    "NLL": "negative log-likelihood of the right answer under the averaged passes; lower is better",
+    "AURC": "area under the risk-coverage curve; lower ranks errors better",
+    "at chance": "the interval of the accuracy does not lie above that of always giving the most frequent answer",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +54,9 @@ def write_report(plan: Plan, models: pd.DataFrame) -> tuple[Summary, dict[str, p
     report = report_rows(plan.folder)
     details = [*_method(plan, models), *report.paragraphs]
     smaller = None if plan.options.data is not None else _smaller(plan, models)
-    summary = write_summary(plan.folder, TITLE, report.answer, report.claims, details, smaller)
+    own = plan.options.data is not None
+    terms = {word: text for word, text in _TERMS.items() if not own or "memory" not in word}
+    summary = write_summary(plan.folder, TITLE, report.answer, report.claims, details, smaller, terms=terms)
     return summary, report.tables
 
 
@@ -70,7 +83,8 @@ def _trainings(e: Evaluations) -> list[str]:
         f"trainings of {'one model' if len(counted) == 1 else 'two models'}, so verdicts are about these and not about "
         "models at large"
     )  # fmt: skip
-    return [f"{len(e.names)} trainings of {len(counted)} model(s). Rows of the crossed tests are {rows}."]
+    models = f"{len(counted)} model{'s' * (len(counted) > 1)}"
+    return [f"{len(e.names)} networks are trainings of {models}. Rows of the crossed tests are {rows}."]
 
 
 def _write_tables(folder: Path, f: Findings) -> dict[str, pd.DataFrame]:
@@ -92,8 +106,9 @@ def _write_figures(folder: Path, f: Findings) -> None:
     if f.e.sensitivity is not None:
         spec = read_json(folder / SPEC) if (folder / SPEC).exists() else {}
         corner = _corner(f, OVERALL, spec.get("sensitivity_passes"), 1)
+        floors = pick(f.levels, PLAIN, OVERALL, "floor")
         for model in dict.fromkeys(f.e.sensitivity.model):
-            if model in f.e.short_names:
+            if model in f.e.short_names and not floors.get(model):  # at chance there is nothing to lose
                 name = f"sensitivity_{_file_name(f.e.short_names[model])}"
                 write_figure(folder, name, figures.sensitivity_map(f.e, model), corner)
     if f.e.surface is not None:
@@ -120,9 +135,9 @@ def _method(plan: Plan, models: pd.DataFrame) -> list[str]:
     groups = ", ".join(f"{count} {name}" for name, count in sides["test"].groupby("group").size().items())
     how = {
         "once": f"Each network was fine-tuned once at a learning rate of {tuning.learning_rate:g} for "
-        f"{tuning.epochs} epochs, with the checkpoint's own dropout.",
+        f"{_epochs(tuning.epochs)}, with the checkpoint's own dropout.",
         "per_configuration": "Each network was fine-tuned once per configuration, with the dropout that it is "
-        f"evaluated under, at {tuning.learning_rate:g} for {tuning.epochs} epochs.",
+        f"evaluated under, at {tuning.learning_rate:g} for {_epochs(tuning.epochs)}.",
         "none": "The checkpoints came trained.",
     }[options.train]
     meaning = {
@@ -141,16 +156,38 @@ def _method(plan: Plan, models: pd.DataFrame) -> list[str]:
         f"Rates are {meaning}; {masks[options.masks]}. Every evaluation was audited: `audits.parquet` has the asked "
         f"and the measured rate of every site. Two plain passes of the deterministic configuration agreed to the bit.",
         f"The sensitivity map has one site at a time at rate {SENSITIVITY_RATE:g}, {plan.sensitivity_passes} passes.",
-        "### Models",
-        "\n".join(f"- {row.model}: {row.remarks}" for row in ok.itertuples()),
+        "### Networks",
+        "\n".join(_remarks(dict(zip(ok.model, ok.remarks, strict=True)))),
     ]
+
+
+def _epochs(count: int) -> str:
+    return f"{count} epoch{'s' * (count != 1)}"
+
+
+def _remarks(by_network: dict[str, str]) -> list[str]:
+    """A line per network; where there are many, what is said of each in other numbers once, with the largest."""
+    if len(by_network) <= _FEW:
+        return [f"- {network}: {text}" for network, text in by_network.items()]
+    kinds: dict[str, dict[str, str]] = {}
+    for network, text in by_network.items():
+        for remark in str(text).split("; "):
+            kinds.setdefault(re.sub(r"[\d.]+", "#", remark), {})[network] = remark
+    lines = []
+    for said in kinds.values():
+        network, most = max(said.items(), key=lambda item: [float(n) for n in re.findall(r"\d+\.?\d*", item[1])][-1:])
+        which = "all networks" if len(said) == len(by_network) else f"{len(said)} of {len(by_network)} networks"
+        largest = f" ({network}, the largest)" if len(set(said.values())) > 1 else ""
+        lines.append(f"- {which if len(said) > 1 else network}: {most}{largest if len(said) > 1 else ''}")
+    return lines
 
 
 def _smaller(plan: Plan, models: pd.DataFrame) -> list[str]:
     """Where this run is smaller than the paper's."""
-    paper, evaluated = PRESETS["paper"], int((models.status == "ok").sum())
+    paper = PRESETS["paper"]
+    theirs = papers_models(models.model[models.status == "ok"])
     sizes = {
-        f"models: {evaluated} of the paper's {len(paper.models)}": evaluated < len(paper.models),
+        f"models: {theirs or 'none'} of the paper's {len(paper.models)}": theirs < len(paper.models),
         f"items: {len(plan.items.table)} of {paper.items}": len(plan.items.table) < paper.items,
         f"passes: {plan.passes} of {paper.passes}": plan.passes < paper.passes,
         f"epochs: {plan.tuning.epochs} of {paper.epochs}": plan.options.train != "none"
@@ -178,7 +215,7 @@ def _scope(f: Findings) -> str:
     noisy = f.levels[f.levels.configuration != PLAIN]
     rates = ", ".join(f"{rate:g}" for rate in sorted(set(e.models.learning_rate.dropna())))
     return (
-        f"{len(e.names)} model(s) × {f.levels.configuration.nunique()} configurations; "
+        f"{len(e.names)} network{'s' * (len(e.names) > 1)} × {f.levels.configuration.nunique()} configurations; "
         f"{int(f.levels['items'].max())} items of {int(f.levels.contexts.max())} contexts; "
         f"{int(noisy.passes.max()) if len(noisy) else 0} passes; rates meant as {modes}; masks {masks}; "
         f"training {protocols}{f', learning rate {rates}' if rates else ''}. One training run per network: "
@@ -222,7 +259,7 @@ def _audits(e: Evaluations) -> list[str]:
 def _accuracies(f: Findings) -> str:
     """Every configuration of a few models; of many, the deterministic one and the baseline."""
     rows = []
-    few = len(f.e.names) <= 4
+    few = len(f.e.names) <= _FEW
     for (model, configuration), part in f.levels.groupby(["model", "configuration"], sort=False):
         if not few and configuration not in (PLAIN, f.e.mc):
             continue
@@ -232,7 +269,10 @@ def _accuracies(f: Findings) -> str:
             row[one.group] = f"{one.accuracy:.3f} ± {one.std:.3f} ({one.low:.3f} to {one.high:.3f}){mark}"
         rows.append(row)
     rest = "" if few else " The other configurations are in `tables/accuracy.md`."
-    return f"Mean ± std over passes (95 % interval over contexts).{rest}\n\n{markdown(pd.DataFrame(rows))}"
+    return (
+        "Accuracy of single passes: mean ± std over passes (95 % interval over contexts). Recommendations "
+        f"go by that of the averaged passes, which is another number.{rest}\n\n{markdown(pd.DataFrame(rows))}"
+    )
 
 
 def _flags(f: Findings) -> list[str]:
@@ -242,12 +282,12 @@ def _flags(f: Findings) -> list[str]:
         names = [f.e.short_names[str(name)] for name in floors.index if floors[name]]
         if names:
             listed = f" ({', '.join(names)})" if len(names) < len(floors) else ""
-            low[group] = f"{group} in {len(names)} of {len(floors)} models{listed}"
+            low[group] = f"{group} in {len(names)} of {len(floors)} networks", listed
     sentences = []
     if low:
         sentences.append(
-            f"Chance floor: without any dropout, {'; '.join(low.values())} not above chance. What is at chance cannot "
-            "get worse, so nothing follows about its robustness."
+            f"Chance floor: without any dropout, {_listed_once(list(low.values()))} not above chance. What is at "
+            "chance cannot get worse, so nothing follows about its robustness."
         )
     broken = f.consistency[~f.consistency.consistent.astype(bool)]
     theirs = int((f.consistency.source == "published").sum())
@@ -257,6 +297,13 @@ def _flags(f: Findings) -> list[str]:
         "that the stds of their groups allow."
     )
     return sentences
+
+
+def _listed_once(found: list[tuple[str, str]]) -> str:
+    """Groups with their networks, which are named once where they are the same."""
+    if len({names for _, names in found}) == 1:
+        return f"{', '.join(words for words, _ in found)}{found[0][1]}"
+    return "; ".join(f"{words}{names}" for words, names in found)
 
 
 def _tests(f: Findings) -> list[str]:
@@ -270,7 +317,7 @@ def _tests(f: Findings) -> list[str]:
             f"{int(better.beyond_05_15.sum())} better with dropout at .05/15; {int(worse.beyond_holm.sum())} and "
             f"{int(better.beyond_holm.sum())} after Holm over all {len(f.within)} tests, groups included."
         )
-    if len(f.stability) >= 4:
+    if len(f.quartiles) and f.quartiles.d_over_models.notna().all():
         sentences += [
             f"Stability quartiles on {row.group} accuracy: {row.steadiest:.3f} (steadiest) against "
             f"{row.least_steady:.3f}, p = {row.p:.3g} ({row.test}), "
@@ -278,7 +325,7 @@ def _tests(f: Findings) -> list[str]:
             for row in f.quartiles.itertuples(index=False)
         ]
     else:
-        sentences.append("Fewer than four models: no stability quartiles.")
+        sentences.append("Too few models for stability quartiles: a quarter needs two.")
     return sentences + [
         f"{f.e.short_names[row.model]}: {row.hurts_more} noise hurts more (accuracy at high attention minus "
         f"high FFN {row.difference:+.3f}, {row.low:+.3f} to {row.high:+.3f})."
@@ -291,29 +338,38 @@ def _sensitivity(f: Findings) -> list[str]:
     if f.e.sensitivity is None or f.e.sensitivity.empty:
         return []
     lines = []
+    floors = pick(f.levels, PLAIN, OVERALL, "floor")
     for model, table in f.e.sensitivity.groupby("model", sort=False):
+        if floors.get(model):
+            continue
         sentences = []
         for group, part in table.groupby("group", sort=False):
             change = 100 * (part.accuracy - part.deterministic_accuracy)
             row = part.loc[change.idxmin()]
             place = f"{row.component} of layer {row.layer} at {row.rate:g} ({change.min():+.1f} points)"
-            sentences.append(f"{group} by {place if change.min() < 0 else 'none'}")
+            sentences.append(f"{group} by {place if change.min() <= -_LEAST_POINTS else 'none'}")
         lines.append(f"- {f.e.short_names.get(str(model), model)}: {', '.join(sentences)}")
-    head = "Most disturbed by noise in one place alone (descriptive: all places share the items, the worst is picked):"
+    if not lines:
+        return []
+    head = "Most disturbed by noise in one place alone, of networks above chance (no test: the worst place is picked):"
     return ["### Where in the network", f"{head}\n\n" + "\n".join(lines)]
 
 
 def _recommendations(f: Findings) -> list[str]:
     lines = []
     for one in overall_only(f.recommendations):
-        if one.choice == PLAIN:
+        if not one.above_chance:
+            what = "no recommendation"
+        elif one.choice == PLAIN:
             what = "keep one deterministic pass"
         else:
             rates = f"attention {one.attention_rate:g}, FFN {one.ffn_rate:g}"
             what = f"MC dropout, {one.choice} ({rates}), {one.passes} passes"
         audit = "audit passed" if one.audit_ok else "AUDIT FAILED"
         others = [
-            g for g in f.recommendations if g.model == one.model and g.group != OVERALL and g.choice != one.choice
+            g
+            for g in f.recommendations
+            if g.model == one.model and g.group != OVERALL and g.choice != one.choice and g.above_chance
         ]
         apart = "".join(f" On {g.group} alone: {g.choice}." for g in others)
         lines.append(f"- **{f.e.short_names[one.model]}**: {what}: {one.reason} ({audit}).{apart}")

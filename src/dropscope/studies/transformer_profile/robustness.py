@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from dropscope.analysis import Estimate, rank_correlation
-from dropscope.report import Claim, Evidence, Verdict, decide, decide_all, format_estimate
+from dropscope.report import Claim, Evidence, Verdict, decide, decide_all, deciding, format_estimate
 from dropscope.studies.transformer_profile import cells, published
 from dropscope.studies.transformer_profile.levels import pick
 from dropscope.studies.transformer_profile.published import MARGIN, QUARTILE_TESTS, SCALE_MARGIN
@@ -46,7 +46,7 @@ def _scale(f: Findings) -> Claim:
         "Robustness to dropout is uncorrelated with scale",
         "uncorrelated, without a number",
         f"accuracy lost per tenfold of the parameters, deterministic to baseline: {_words(estimate)}; rank correlation "
-        f"of the loss with the parameters over models (description): {_words(ranks, 2)}",
+        f"of the loss with the parameters over models (no test): {_words(ranks, 2)}",
         decide(estimate, "same", margin=SCALE_MARGIN),
         f"slope on log10(parameters); {estimate.method}",
         estimand="slope of the loss of run-level accuracy on log10(parameters), over models and contexts",
@@ -85,8 +85,11 @@ def _gap_compression(f: Findings) -> Claim:
     estimates = {name: cells.between_groups(table, MEMORY, REASONING) for name, table in lost.items() if len(table)}
     gaps = "; ".join(f"{name.replace('_', ' ')} by {_words(e)}" for name, e in estimates.items())
     floors = pick(f.levels, HIGH_BOTH, MEMORY, "floor") if domains else pd.Series(dtype=object)
-    note = f"; memory itself is at chance under high both in {int((floors != '').sum())} of {len(floors)} models"
+    note = f"; memory itself is at chance under high both in {int((floors != '').sum())} of {len(floors)} networks"
     theirs = ", ".join(f"{published.TABLE_6[name][2]:.3f}" for name in _HIGH)
+    evidence = tuple(Evidence(e, "above", margin=MARGIN, name=name) for name, e in estimates.items())
+    whole = len(estimates) == len(_HIGH)
+    last = evidence[deciding(evidence)] if whole else None
     return Claim(
         "gap_compression",
         "High dropout compresses the gap between memory and reasoning",
@@ -94,14 +97,13 @@ def _gap_compression(f: Findings) -> Claim:
         f"gap without dropout {_gap(f, PLAIN):.3f}, smaller at {gaps}{note}"
         if estimates
         else "the data has no groups memory and reasoning, or no high rates",
-        decide_all(list(estimates.values()), "above", margin=MARGIN) if len(estimates) == len(_HIGH) else "undecided",
+        decide_all(list(estimates.values()), "above", margin=MARGIN) if whole else "undecided",
         "all three high configurations at .05, one the other way round at .05/3 contradicts; "
         + (next(iter(estimates.values())).method if estimates else ""),
         estimand="gap without dropout minus gap with it, over all models and contexts",
         margin=f"± {MARGIN:g} of accuracy",
-        evidence=tuple(Evidence(e, "above", margin=MARGIN, name=name) for name, e in estimates.items())
-        if len(estimates) == len(_HIGH)
-        else (),
+        evidence=evidence if whole else (),
+        brief=f"smaller at {last.name.replace('_', ' ')} by {_words(last.estimate)}" if last is not None else "",
     )
 
 

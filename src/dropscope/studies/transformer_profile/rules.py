@@ -22,7 +22,7 @@ RULES = (
     ClaimRule("deterministic_beats_mc", "Deterministic inference is more accurate than MC dropout at the baseline", _T,
               _POINTS),
     ClaimRule("collapse", "Rates of .1/.1 at inference bring some fine-tuned models down to chance",
-              "the accuracy of a model falls at .05/15 and is below the margin at .05 by the number of models",
+              "the accuracy of a model falls at .05/15 and is below the margin at .05/models; never contradicted",
               f"less than chance + {CHANCE_MARGIN:g}"),
     ClaimRule("memory_bias", "Models are better at memory than at reasoning at the baseline", _T, _POINTS),
     ClaimRule("decoder_gap", "Decoders have the larger gap between memory and reasoning", f"{_T}; {_ABLE}", _POINTS),

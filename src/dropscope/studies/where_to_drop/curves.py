@@ -15,7 +15,14 @@ import pandas as pd
 import torch
 
 from dropscope import scores
-from dropscope.analysis import REPLICATES, bootstrap_scores, over_networks, paired_interval, resamples
+from dropscope.analysis import (
+    REPLICATES,
+    bootstrap_scores,
+    log_over_networks,
+    over_networks,
+    paired_interval,
+    resamples,
+)
 from dropscope.placement import Placement
 from dropscope.studies.where_to_drop.published import published_for
 from dropscope.studies.where_to_drop.rows import PENALTIES, StudyRows
@@ -80,7 +87,8 @@ def batch_scores(study: StudyRows) -> pd.DataFrame:
 def table_three(study: StudyRows, batches: pd.DataFrame | None = None) -> pd.DataFrame:
     """One line per placement, n and score; empty where the per-example values are not there.
 
-    `ours` is the mean over networks of the mean over batches with its t interval over networks, `batch_std`,
+    `ours` is the mean over networks of the mean over batches with its t interval over networks (of a penalty, which is
+    never negative, on logarithms), `batch_std`,
     `batch_low`, `batch_high` the std and the 2.5 to 97.5 % range of single batches of all networks, `random` and
     `monotone` what a useless and a truly monotone measure score at that n and accuracy.
     """
@@ -93,7 +101,7 @@ def table_three(study: StudyRows, batches: pd.DataFrame | None = None) -> pd.Dat
         levels = _levels(round(float(part["accuracy"].mean()), 4), int(n))
         for score in (*PENALTIES, "aurc"):
             networks = part.groupby("network", sort=False)[score]
-            estimate = over_networks(networks.mean().tolist())
+            estimate = (over_networks if score == "aurc" else log_over_networks)(networks.mean().tolist())
             low, high = np.quantile(part[score], [0.025, 0.975]) if networks.size().iloc[0] > 1 else (np.nan, np.nan)
             lines.append(
                 {

@@ -13,7 +13,7 @@ import pandas as pd
 
 from dropscope.report import Claim, Summary, markdown, write_summary, write_table, write_text
 from dropscope.studies.where_to_drop import tables
-from dropscope.studies.where_to_drop.answers import answer, choices, topic_of
+from dropscope.studies.where_to_drop.answers import TERMS, above_random, answer, choices, topic_of
 from dropscope.studies.where_to_drop.claims import judge
 from dropscope.studies.where_to_drop.curves import table_three
 from dropscope.studies.where_to_drop.figures import write_figures
@@ -47,6 +47,8 @@ def write_report(
     accuracies = ", ".join(f"{result.name} {100 * result.accuracy:.2f} %" for result in results)
     work = f"{placements:,} placements × {size.passes} passes × {study.examples:,} test examples per network"
     details = [f"Accuracy of one plain pass: {accuracies}.", f"Work: {work}.", *task.remarks]
+    if (worse := above_random(study)) and not tables.untrained(study):
+        details.insert(0, worse)
     if failed := tables.untrained(study):
         details.append(f"At chance, so not trained, and no evidence for any claim: {', '.join(failed)}.")
     if own and smaller:
@@ -57,7 +59,7 @@ def write_report(
             markdown(picked),
         ]
     title, lines, topic = f"Where to drop: {task.name}", answer(study, claims), topic_of(study)
-    return write_summary(folder, title, lines, claims, details, None if own else smaller, topic), made
+    return write_summary(folder, title, lines, claims, details, None if own else smaller, topic, TERMS), made
 
 
 def write_tables_and_figures(
@@ -128,9 +130,10 @@ def smaller_than_paper(task: Task, size: Preset) -> list[str]:
         lines.append(f"rates {', '.join(f'{rate:g}' for rate in size.rates)} instead of .1 to .9")
     if size.passes != paper.passes:
         lines.append(f"{size.passes} passes instead of {paper.passes}")
+    there = {"validation": len(task.validation[1]), "test": len(task.test[1])}
     for name, what in (("train", "training"), ("validation", "validation"), ("test", "test")):
         count = getattr(size, name)
-        if count is not None:
+        if count is not None and (there[name] >= count if name in there else task.train is not None):
             lines.append(f"at most {count:,} {what} examples instead of all")
     lines += _fewer_examples(task, size)
     if size.epochs is not None and task.train is not None:

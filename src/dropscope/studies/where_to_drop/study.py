@@ -310,4 +310,4 @@ def _own(options: Options, size: Preset) -> Task:
     task = own_task(model.module, data.dataset, options.sites, size.test, groups, data.keys)
     if options.weights is not None:  # those of the model do not count: a head may be new each time
         task = replace(task, about={name: value for name, value in task.about.items() if name != "weights"})
-    return replace(task, remarks=(*model.remarks, *data.remarks, *task.remarks))
+    return replace(task, remarks=(*model.remarks, *data.remarks, *task.remarks), untrained=model.remarks)

@@ -60,10 +60,26 @@ def accuracies(study: StudyRows) -> pd.DataFrame:
 
 def untrained(study: StudyRows) -> list[str]:
     """Networks whose accuracy is not above what one gets by guessing among the classes of the test examples."""
+    least = chance(study)
+    return [result.name for result in study.results if wilson(result.accuracy, study.examples)[0] <= least]
+
+
+def chance(study: StudyRows) -> float:
+    """What one gets by guessing among the classes of the test examples; nothing where there is one class."""
     classes = int(study.task.test[1].unique().numel())
-    if classes < 2:
-        return []
-    return [result.name for result in study.results if wilson(result.accuracy, study.examples)[0] <= 1 / classes]
+    return 1 / classes if classes > 1 else 0.0
+
+
+def identical(study: StudyRows) -> list[str]:
+    """Networks whose every score is that of an earlier one."""
+    found: list[str] = []
+    seen: list[np.ndarray] = []
+    for result in study.results:
+        scores = result.rows.select_dtypes("number").to_numpy()
+        if any(np.array_equal(scores, other, equal_nan=True) for other in seen):
+            found.append(result.name)
+        seen.append(scores)
+    return found
 
 
 def wilson(share: float, n: int, level: float = 0.95) -> tuple[float, float]:

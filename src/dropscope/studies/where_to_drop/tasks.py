@@ -46,6 +46,7 @@ class Task:
     about: dict[str, Any] = field(default_factory=dict)  # fingerprint of data and recipe: a folder holds one study
     exhibits: Callable[[Path], object] | None = None  # writes figures of the data themselves into the study's folder
     remarks: tuple[str, ...] = ()  # for the summary: leaks, what was left out
+    untrained: tuple[str, ...] = ()  # parts of the network that came without weights, in words
 
 
 def take(inputs: Inputs, rows: Tensor) -> Inputs:

@@ -26,13 +26,18 @@ from dropscope.studies.where_to_drop.claims.trends import (
     position_claims,
     shape_claims,
 )
-from dropscope.studies.where_to_drop.claims.usefulness import beats_plain_claims, useful_claims
+from dropscope.studies.where_to_drop.claims.usefulness import (
+    beats_plain_claims,
+    change_words,
+    placement_counts,
+    useful_claims,
+)
 from dropscope.studies.where_to_drop.claims.verdicts import IDENTITY
 from dropscope.studies.where_to_drop.published import LEAST_EXAMPLES, LEAST_NETWORKS, published_for
 from dropscope.studies.where_to_drop.rows import StudyRows
 from dropscope.studies.where_to_drop.tables import untrained
 
-__all__ = ["LEAST_NETWORKS", "judge"]
+__all__ = ["LEAST_NETWORKS", "change_words", "judge", "placement_counts"]
 
 
 def judge(study: StudyRows, effects: pd.DataFrame, smaller: Sequence[str] = ()) -> list[Claim]:

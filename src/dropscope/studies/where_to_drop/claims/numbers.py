@@ -17,6 +17,7 @@ from dropscope.analysis import Estimate, over_networks
 from dropscope.report import Claim, Evidence, Verdict, decide, decide_all, format_estimate
 from dropscope.studies.where_to_drop.claims.verdicts import (
     MARGIN_WORDS,
+    brief,
     enough,
     measured,
     near,
@@ -117,6 +118,7 @@ def _ends(study: StudyRows, published: Published) -> list[Claim]:
                     estimand="mean rearrangement penalty of the placements at this p_mean, over networks trained alike",
                     margin=f"a factor of {FACTOR:g}",
                     evidence=(near_evidence(ours, value),),
+                    brief=f"{with_interval(ours)}, published {value:g}",
                 )
             )
     return claims
@@ -150,6 +152,7 @@ def _single(study: StudyRows, number: Number) -> Claim | None:
         estimand=f"{number.statistic} over rates of the penalty of {number.measure}, over networks trained alike",
         margin=f"a factor of {FACTOR:g}",
         evidence=(near_evidence(ours, number.value),),
+        brief=f"{with_interval(ours)}, published {number.value:g}",
     )
 
 
@@ -206,6 +209,9 @@ def _order(study: StudyRows, batches: pd.DataFrame, pair: tuple[str, str], n: in
         estimates.append(share(enough(estimate), float(means.to_numpy().mean())))
         texts.append(f"{_WORDS[score]} {with_interval(replace(estimate, value=value, low=low, high=high))}")
     batch = f"batches of {n}" if part["batch"].nunique() > 1 else f"all {n:,} examples"
+    evidence = tuple(
+        Evidence(e, "below", margin=MARGIN, name=name) for e, name in zip(estimates, _WORDS.values(), strict=False)
+    )
     return Claim(
         f"table-3-order-{n}",
         f"{pair[0]} has lower penalties of expected entropy than {pair[1]} ({batch})",
@@ -215,23 +221,23 @@ def _order(study: StudyRows, batches: pd.DataFrame, pair: tuple[str, str], n: in
         how,
         estimand="difference of both penalties of expected entropy, over networks trained alike",
         margin=MARGIN_WORDS,
-        evidence=tuple(
-            Evidence(e, "below", margin=MARGIN, name=name) for e, name in zip(estimates, _WORDS.values(), strict=False)
-        ),
+        evidence=evidence,
+        brief=f"difference: {brief(texts, evidence)}",
     )
 
 
 def _cell(line: dict[str, Any]) -> Claim:
     """One published cell beside ours: by the mean over networks, or at n = 128 by the range of single batches."""
     batch, published = line["n"] == BATCH and line["batches"] > 1, line["published"]
-    over = f"t interval over {int(line['networks'])} networks"
+    over = f"t interval of the logarithm over {int(line['networks'])} networks"
     ours = Estimate(line["ours"], line["low"], line["high"], float("nan"), int(line["networks"]), over)
     text = f"{with_interval(ours)}; random {line['random']:.3g}, monotone {line['monotone']:.3g} at this n"
-    how, verdict = measured(ours), near(ours, published)
+    how, verdict, short = measured(ours), near(ours, published), with_interval(ours)
     if batch:
         ends, count = (line["batch_low"], line["batch_high"]), int(line["batches"] * line["networks"])
         how = f"the 2.5 to 97.5 % range of {count} batches"
-        text = f"single batches {ends[0]:.3g} to {ends[1]:.3g}, their mean {text}"
+        short = f"{ends[0]:.3g} to {ends[1]:.3g}"
+        text = f"single batches {short}, their mean {text}"
         verdict = of_batches(ours, ends, count, published)
     how = f"{how}; met within a factor of {FACTOR:g}"
     place = f"{line['placement']}, {_WORDS[line['score']]}, n = {line['n']:,}"
@@ -245,6 +251,7 @@ def _cell(line: dict[str, Any]) -> Claim:
         estimand="penalty of expected entropy under one placement, over networks trained alike"
         + (" and batches of 128" if batch else ""),
         margin=f"a factor of {FACTOR:g}",
+        brief=f"{short}, published {published:g}",
     )
 
 

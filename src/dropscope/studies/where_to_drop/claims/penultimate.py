@@ -13,8 +13,10 @@ import pandas as pd
 from dropscope.report import Claim, Direction, Evidence, decide, judge
 from dropscope.studies.where_to_drop.claims.verdicts import (
     AURC_WORDS,
+    EVERY_ONE,
     MARGIN_WORDS,
     WORDS,
+    brief,
     by_test,
     effect_evidence,
     enough,
@@ -47,14 +49,15 @@ def penultimate_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                         f"Masking {layer} alone has a lower {WORDS[score]} than masking several layers ({measure})",
                         "the penultimate layer alone gives the best calibration; no test",
                         f"mean {layer} alone − mean of several layers {with_interval(mean)}; ratio of the means "
-                        f"{with_interval(ratio)}; best − best {with_interval(best)} (chosen on these examples, from "
-                        "far more placements of several layers: description)",
+                        f"{with_interval(ratio)}; best − best {with_interval(best)} (no test: chosen on these "
+                        "examples, from far more placements of several layers)",
                         judge([_evidence(study, mean, "below")]),
                         by_test(mean),
                         quotation=PENULTIMATE,
                         estimand=f"difference of mean {WORDS[score]} over the grid, over networks trained alike",
                         margin=AURC_WORDS if score == "aurc" else MARGIN_WORDS,
                         evidence=(_evidence(study, mean, "below"),),
+                        brief=with_interval(mean),
                     )
                 )
             claims += _among_single(study, effects, layer, measure, BOTH, "penalties")
@@ -74,9 +77,7 @@ def _among_single(
     known = {key: value for key, value in lines.items() if value is not None}
     if not known:
         return []
-    text = "; ".join(
-        f"against {other}, {WORDS[score]} {with_interval(value)}" for (other, score), value in known.items()
-    )
+    texts = [f"against {other}, {WORDS[score]} {with_interval(value)}" for (other, score), value in known.items()]
     evidence = tuple(
         _evidence(study, line, "below", f"against {other}, {WORDS[score]}") for (other, score), line in known.items()
     )
@@ -85,13 +86,14 @@ def _among_single(
             f"penultimate-{layer}-{measure}-single" + ("-aurc" if what == "AURC" else ""),
             f"Of all layers masked alone, {layer} has the lowest {what} ({measure})",
             "the penultimate layer alone gives the best calibration; no test",
-            f"mean {layer} alone − mean of the other alone: {text}",
+            f"mean {layer} alone − mean of the other alone: {'; '.join(texts)}",
             judge(evidence),
-            "stands if every difference does at .05, falls if one does at .05 by their number; t over networks",
+            EVERY_ONE,
             quotation=PENULTIMATE,
             estimand=f"differences of mean {what} over rates, over networks trained alike",
             margin=AURC_WORDS if what == "AURC" else MARGIN_WORDS,
             evidence=evidence,
+            brief=brief(texts, evidence) + ", within the margin" * (judge(evidence) == "equivalent"),
         )
     ]
 
@@ -139,19 +141,20 @@ def first_layer_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
         known = {words: line for words, line in lines.items() if line is not None}
         if len(known) < len(kinds):
             continue
-        text = "; ".join(f"against {words} {with_interval(line)}" for words, line in known.items())
+        texts = [f"against {words} {with_interval(line)}" for words, line in known.items()]
         evidence = tuple(_evidence(study, line, "above", f"against {words}") for words, line in known.items())
         claims.append(
             Claim(
                 f"highest-{first}-{measure}",
                 f"The {WORDS[score]} of {measure} is highest where {first} alone is masked",
                 f"highest there ({', '.join(f'{value:g}' for value in numbers)}); no test",
-                f"mean {first} alone − mean of the others: {text}",
+                f"mean {first} alone − mean of the others: {'; '.join(texts)}",
                 judge(evidence),
-                "stands if every difference does at .05, falls if one does at .05 by their number; t over networks",
+                EVERY_ONE,
                 estimand="differences of mean penalty over rates and grid, over networks trained alike",
                 margin=MARGIN_WORDS,
                 evidence=evidence,
+                brief=f"{first} alone {brief(texts, evidence)}",
             )
         )
     return claims
@@ -176,6 +179,7 @@ def early_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                     estimand="slope of the penalty on l_last over the grid, over networks trained alike",
                     margin=f"{MARGIN_WORDS}, from the first layer to the last",
                     evidence=(_evidence(study, last, "above", steps=len(study.layers) - 1),),
+                    brief=with_interval(last),
                 )
             )  # fmt: skip
         if early is not None:
@@ -188,6 +192,7 @@ def early_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                     estimand="difference of mean penalty over the grid, over networks trained alike",
                     margin=MARGIN_WORDS,
                     evidence=(_evidence(study, early, "below"),),
+                    brief=with_interval(early),
                 )
             )  # fmt: skip
     return claims

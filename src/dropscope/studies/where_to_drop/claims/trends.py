@@ -19,6 +19,7 @@ from dropscope.studies.where_to_drop.claims.verdicts import (
     IDENTITY,
     MARGIN_WORDS,
     WORDS,
+    brief,
     by_test,
     effect_evidence,
     enough,
@@ -48,17 +49,20 @@ def p_mean_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
         gap = _ends_apart(study, measure, score)
         direction: Direction = "above" if way == "rises" else "below"
         verdict = decide_all([estimate_of(rate, "p"), enough(gap)], direction)
+        evidence = (effect_evidence(rate, direction, "slope"), Evidence(enough(gap), direction, name="end to end"))
+        texts = [f"slope {with_interval(rate)}", f"end to end {with_interval(gap)}"]
         claims[measure] = Claim(
             f"p_mean-{measure}",
             f"The {WORDS[score]} of {measure} {way} with p_mean",
             f"{way}, {ends[0]:g} → {ends[1]:g}; no test" if ends else f"{way} (figure 7); no test",
-            f"slope per unit of p_mean {with_interval(rate)}; last minus first value of p_mean {with_interval(gap)}; "
-            f"rank correlation over placements within a network "
-            f"{with_interval(rank)}; mean by p_mean: {_steps(study, measure, score)}",
+            f"slope per unit of p_mean {with_interval(rate)}; {_turn(rate['value'], gap.value)}from the least to the "
+            f"greatest p_mean {with_interval(gap)}; rank correlation over placements within a network "
+            f"{with_interval(rank)}; means at p_mean {_steps(study, measure, score)}",
             verdict,
             f"slope and ends must agree, for a curve that turns has neither; {by_test(rate)}",
             estimand="slope of the mean penalty on p_mean, and its change from end to end, over networks trained alike",
-            evidence=(effect_evidence(rate, direction, "slope"), Evidence(enough(gap), direction, name="end to end")),
+            evidence=evidence,
+            brief=_turn(rate["value"], gap.value) + brief(texts, evidence),
         )
     first, second = (claims.get(name) for name in ("predictive_entropy", "variation_predicted"))
     if first is None or second is None:
@@ -76,18 +80,31 @@ def p_mean_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
             for measure, claim in (("predictive_entropy", first), ("variation_predicted", second))
             for one in claim.evidence
         ),
+        brief=f"predictive_entropy rises: {first.verdict}, variation_predicted falls: {second.verdict}",
     )
     return [*claims.values(), together]
 
 
+def _turn(slope: float, gap: float) -> str:
+    """What a curve does whose slope and ends disagree."""
+    if slope * gap >= 0:
+        return ""
+    return "rises, then falls: " if gap > 0 else "falls, then rises: "
+
+
 def _steps(study: StudyRows, measure: str, score: str) -> str:
-    """Means over networks at a few values of p_mean: a slope hides a curve that turns."""
+    """Means over networks at both ends and over fifths of p_mean: a slope hides a curve that turns."""
     part = study.of(measure)
     edges = np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
     place = np.digitize(part["p_mean"], edges[1:-1], right=True)
     means = part.groupby(place)[score].mean()
     named = [f"{low:g}–{high:g}" for low, high in pairwise(edges)]
-    return ", ".join(f"{named[int(at)]}: {value:.3g}" for at, value in means.items())
+    least, greatest = (
+        f"{end:g}: {part[score][part['p_mean'] == end].mean():.3g}"
+        for end in (part["p_mean"].min(), part["p_mean"].max())
+    )
+    between = ", ".join(f"{named[int(at)]}: {value:.3g}" for at, value in means.items())
+    return f"{least}, {between}, {greatest}"
 
 
 def layer_count_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
@@ -97,22 +114,23 @@ def layer_count_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
         known = [one for one in lines if one is not None and one["value"] == one["value"]]
         if not known:
             continue
-        text = "; ".join(f"{WORDS[one['score']]} per further layer {with_interval(one)}" for one in known)
+        texts = [f"{WORDS[one['score']]} per further layer {with_interval(one)}" for one in known]
+        evidence = tuple(
+            share_evidence(_from_one_to_all(study, one), _level(study, one), WORDS[one["score"]]) for one in known
+        )
         claims.append(
             Claim(
                 f"n_layers-{measure}",
                 f"The number of masked layers has no impact on the penalty ({measure})",
                 "no significant impact; figure 9, expected entropy: means with bands; no number, no test",
-                text,
+                "; ".join(texts),
                 _without_effect([share(_from_one_to_all(study, one), _level(study, one)) for one in known]),
                 f"t over networks of the slope times {len(study.layers) - 1}; {_margin_words()}; {by_test(known[0])}",
                 quotation=NO_IMPACT,
                 estimand="change of the mean penalty from one masked layer to all, by its slope, over networks",
                 margin=MARGIN_WORDS,
-                evidence=tuple(
-                    share_evidence(_from_one_to_all(study, one), _level(study, one), WORDS[one["score"]])
-                    for one in known
-                ),
+                evidence=evidence,
+                brief=brief(texts, evidence),
             )
         )
     return claims
@@ -215,10 +233,9 @@ def position_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
         known = [one for one in lines if one is not None]
         if not known:
             continue
-        text = "; ".join(
-            f"{WORDS[one['score']]} {with_interval(one)}{_of_the_mean(one['relative'])}, {int(one['pairs'])} pairs"
-            for one in known
-        )
+        texts = [f"{WORDS[one['score']]} {with_interval(one)}{_of_the_mean(one['relative'])}" for one in known]
+        text = "; ".join(f"{one}, {int(line['pairs'])} pairs" for one, line in zip(texts, known, strict=True))
+        evidence = tuple(share_evidence(estimate_of(one), _mean(study, one), WORDS[one["score"]]) for one in known)
         claims.append(
             Claim(
                 f"position-input-{measure}",
@@ -230,9 +247,8 @@ def position_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                 quotation=NO_IMPACT,
                 estimand="paired difference of both penalties over the grid, over networks trained alike",
                 margin=MARGIN_WORDS,
-                evidence=tuple(
-                    share_evidence(estimate_of(one), _mean(study, one), WORDS[one["score"]]) for one in known
-                ),
+                evidence=evidence,
+                brief=brief(texts, evidence),
             )
         )
     return claims

@@ -14,7 +14,7 @@ from dropscope.analysis import Estimate, effect_over_networks, over_networks, t_
 from dropscope.report import ALPHA, Claim, Evidence, decide_all, judge
 from dropscope.runs import LEAST_ERRORS
 from dropscope.studies.where_to_drop.claims import verdicts
-from dropscope.studies.where_to_drop.published import AURC_MARGIN, USEFUL
+from dropscope.studies.where_to_drop.published import AURC_MARGIN, LEAST_NETWORKS, USEFUL
 from dropscope.studies.where_to_drop.rows import BOTH, PLAIN, StudyRows
 from dropscope.studies.where_to_drop.tables import chosen, find_line
 
@@ -35,23 +35,24 @@ def useful_claims(study: StudyRows, table: pd.DataFrame) -> list[Claim]:
         ]
         if not known:
             continue
-        text = "; ".join(f"{verdicts.WORDS[penalty]} {verdicts.with_interval(one)}" for penalty, one in known.items())
+        texts = [f"{verdicts.WORDS[penalty]} {verdicts.with_interval(one)}" for penalty, one in known.items()]
+        evidence = tuple(verdicts.effect_evidence(one, "above", verdicts.WORDS[p], USEFUL) for p, one in known.items())
         claims.append(
             Claim(
                 f"useful-{measure}",
                 f"Placements of lower penalty have a lower AURC, so that choosing by the penalty is useful ({measure})",
                 "not tested in the paper, which chooses by the penalty alone",
-                f"rank correlation of penalty and AURC over placements in a network (1 would be agreement): {text}. "
-                f"Free of accuracy (here −1 would be agreement): {'; '.join(finding)}. AURC of the placements of least "
-                f"penalty − least AURC: {'; '.join(_price(study, measure, penalty) for penalty in known)}",
+                "rank correlation of penalty and AURC over placements in a network (1 would be agreement): "
+                f"{'; '.join(texts)}. Free of accuracy (here −1 would be agreement): {'; '.join(finding)}. AURC of the "
+                "placements of least penalty − least AURC: "
+                f"{'; '.join(_price(study, measure, penalty) for penalty in known)}",
                 decide_all([verdicts.estimate_of(one, "p") for one in known.values()], "above", bound=USEFUL),
                 "both penalties, by the interval of the rank correlation; "
                 f"{verdicts.by_test(next(iter(known.values())))}",
                 estimand="rank correlation of penalty and AURC over the grid, over networks trained alike",
                 margin=f"useful above a rank correlation of {USEFUL:g}",
-                evidence=tuple(
-                    verdicts.effect_evidence(one, "above", verdicts.WORDS[p], USEFUL) for p, one in known.items()
-                ),
+                evidence=evidence,
+                brief=f"rank correlation, {verdicts.brief(texts, evidence)}",
             )
         )
     return claims
@@ -68,8 +69,8 @@ def beats_plain_claims(study: StudyRows) -> list[Claim]:
     )
     count = len(study.rows) // study.networks
     note = (
-        f"on the test examples themselves {', '.join(map(str, better))} of {count:,} rows per network have a lower "
-        "AURC than the plain entropy (selected after the fact: description)"
+        f"of the {count:,} pairs of placement and measure of each network {', '.join(map(str, better))} have a lower "
+        "AURC than the plain entropy on the test examples themselves (picked after the fact: no evidence)"
     )
     evidence: list[Evidence] = []
     texts = []
@@ -77,14 +78,12 @@ def beats_plain_claims(study: StudyRows) -> list[Claim]:
     for measure, part in table.groupby("measure", sort=False) if len(table) else ():
         estimate = over_networks(part["difference"].tolist(), level)
         judged = of_one(part.iloc[0], level) if study.networks == 1 else verdicts.enough(estimate)
-        low, high = (judged.low, judged.high) if study.networks == 1 else (estimate.low, estimate.high)
         margin = AURC_MARGIN * float(part["plain_aurc"].mean())
         plainly = (
             of_one(part.iloc[0], 0.95) if study.networks == 1 else verdicts.enough(over_networks([*part["difference"]]))
         )
         evidence.append(Evidence(plainly, "below", margin=margin, name=str(measure)))
-        placements = ", ".join(dict.fromkeys(part["placement"]))
-        texts.append(f"{measure} ({placements}) {estimate.value:+.4f} ({low:+.4f} to {high:+.4f})")
+        texts.append(f"{measure} ({placement_counts(part)}) {change_words(judged, study.networks)}")
     one = study.networks == 1
     how = (
         "paired bootstrap over the test examples of one network, widened to 1 − .05/measures: says nothing about other "
@@ -104,8 +103,25 @@ def beats_plain_claims(study: StudyRows) -> list[Claim]:
             margin=f"± {100 * AURC_MARGIN:.0f} % of the plain AURC",
             evidence=tuple(evidence),
             one_is_enough=True,
+            brief=verdicts.brief(texts, evidence, one_is_enough=True) if texts else "",
         )
     ]
+
+
+def placement_counts(part: pd.DataFrame) -> str:
+    """Which placements the networks chose, and how many of them each."""
+    counts = part["placement"].astype(str).value_counts(sort=True)
+    if len(part) == 1 or len(counts) == 1:
+        return str(counts.index[0])
+    return ", ".join(f"{placement} in {count}" for placement, count in counts.items()) + f" of {len(part)} networks"
+
+
+def change_words(e: Estimate, networks: int) -> str:
+    """A difference of AURC with its interval, or why it has none."""
+    if math.isnan(e.low):
+        few = f": {networks} networks, {LEAST_NETWORKS} needed" if 1 < networks < LEAST_NETWORKS else ""
+        return f"{e.value:+.4f} (no interval{few})"
+    return f"{e.value:+.4f} ({e.low:+.4f} to {e.high:+.4f})"
 
 
 def _price(study: StudyRows, measure: str, penalty: str) -> str:

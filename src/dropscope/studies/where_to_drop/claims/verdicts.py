@@ -7,13 +7,13 @@ a factor of two, the absence of an effect by a share of the mean score.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pandas as pd
 
 from dropscope.analysis import Estimate, log_over_networks
-from dropscope.report import Direction, Evidence, Verdict, decide, decide_all, format_estimate
+from dropscope.report import Direction, Evidence, Verdict, decide, decide_all, deciding, format_estimate
 from dropscope.studies.where_to_drop.published import AURC_MARGIN, FACTOR, LEAST_NETWORKS, MARGIN
 
 MARGIN_WORDS = f"± {100 * MARGIN:.0f} % of the mean score"
@@ -21,6 +21,11 @@ AURC_WORDS = f"± {100 * AURC_MARGIN:.0f} % of the mean AURC"
 
 # How claims name the scores they judge.
 WORDS = {"isotonic_penalty": "isotonic penalty", "rearrangement_penalty": "rearrangement penalty", "aurc": "AURC"}
+
+EVERY_ONE = (
+    "stands if every difference does at .05, falls if one is reversed at .05 divided by how many there are; equivalent "
+    "where one lies within the margin: that rival is as good; t over networks"
+)
 
 IDENTITY = "an identity"  # how a claim starts that no number of networks or images can change
 ONE_NETWORK = f"one network, so no interval: a rule about networks needs {LEAST_NETWORKS} or more"
@@ -82,6 +87,11 @@ def moves(change: Estimate, rank: Estimate) -> Verdict:
         return "equivalent"
     either = (decide_all([change, rank], way) for way in ("above", "below"))
     return "supported" if "supported" in either else "undecided"
+
+
+def brief(texts: Sequence[str], evidence: Sequence[Evidence], *, one_is_enough: bool = False) -> str:
+    """The text of the number that decided, of as many as there are numbers; the first where none did."""
+    return texts[deciding(evidence, one_is_enough=one_is_enough)] if len(evidence) == len(texts) else texts[0]
 
 
 def with_interval(of: pd.Series | Estimate) -> str:
