@@ -17,13 +17,13 @@ from dropscope.analysis import Estimate, over_networks
 from dropscope.report import Claim, Evidence, Verdict, decide, decide_all, format_estimate
 from dropscope.studies.where_to_drop.claims.verdicts import (
     MARGIN_WORDS,
-    brief,
     enough,
     measured,
     near,
     near_evidence,
     of_networks,
     share,
+    what_decided,
     with_interval,
 )
 from dropscope.studies.where_to_drop.curves import BATCH, batch_scores, curve_pair, paired_bootstrap, table_three
@@ -222,7 +222,7 @@ def _order(study: StudyRows, batches: pd.DataFrame, pair: tuple[str, str], n: in
         estimand="difference of both penalties of expected entropy, over networks trained alike",
         margin=MARGIN_WORDS,
         evidence=evidence,
-        brief=f"difference: {brief(texts, evidence)}",
+        brief=f"difference: {what_decided(texts, evidence)}",
     )
 
 

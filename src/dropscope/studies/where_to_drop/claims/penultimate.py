@@ -16,13 +16,13 @@ from dropscope.studies.where_to_drop.claims.verdicts import (
     EVERY_ONE,
     MARGIN_WORDS,
     WORDS,
-    brief,
     by_test,
     effect_evidence,
     enough,
     measured,
     of_networks,
     share,
+    what_decided,
     with_interval,
 )
 from dropscope.studies.where_to_drop.published import AURC_MARGIN, MARGIN, PENULTIMATE, published_for
@@ -93,7 +93,7 @@ def _among_single(
             estimand=f"differences of mean {what} over rates, over networks trained alike",
             margin=AURC_WORDS if what == "AURC" else MARGIN_WORDS,
             evidence=evidence,
-            brief=brief(texts, evidence) + ", within the margin" * (judge(evidence) == "equivalent"),
+            brief=what_decided(texts, evidence) + ", within the margin" * (judge(evidence) == "equivalent"),
         )
     ]
 
@@ -154,7 +154,7 @@ def first_layer_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                 estimand="differences of mean penalty over rates and grid, over networks trained alike",
                 margin=MARGIN_WORDS,
                 evidence=evidence,
-                brief=f"{first} alone {brief(texts, evidence)}",
+                brief=f"{first} alone {what_decided(texts, evidence)}",
             )
         )
     return claims

@@ -19,7 +19,6 @@ from dropscope.studies.where_to_drop.claims.verdicts import (
     IDENTITY,
     MARGIN_WORDS,
     WORDS,
-    brief,
     by_test,
     effect_evidence,
     enough,
@@ -27,6 +26,7 @@ from dropscope.studies.where_to_drop.claims.verdicts import (
     moves,
     share,
     share_evidence,
+    what_decided,
     with_interval,
 )
 from dropscope.studies.where_to_drop.published import MARGIN, NO_IMPACT, published_for
@@ -62,7 +62,7 @@ def p_mean_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
             f"slope and ends must agree, for a curve that turns has neither; {by_test(rate)}",
             estimand="slope of the mean penalty on p_mean, and its change from end to end, over networks trained alike",
             evidence=evidence,
-            brief=_turn(rate["value"], gap.value) + brief(texts, evidence),
+            brief=_turn(rate["value"], gap.value) + what_decided(texts, evidence),
         )
     first, second = (claims.get(name) for name in ("predictive_entropy", "variation_predicted"))
     if first is None or second is None:
@@ -126,11 +126,11 @@ def layer_count_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                 "; ".join(texts),
                 _without_effect([share(_from_one_to_all(study, one), _level(study, one)) for one in known]),
                 f"t over networks of the slope times {len(study.layers) - 1}; {_margin_words()}; {by_test(known[0])}",
+                brief=what_decided(texts, evidence),
+                evidence=evidence,
+                margin=MARGIN_WORDS,
                 quotation=NO_IMPACT,
                 estimand="change of the mean penalty from one masked layer to all, by its slope, over networks",
-                margin=MARGIN_WORDS,
-                evidence=evidence,
-                brief=brief(texts, evidence),
             )
         )
     return claims
@@ -248,7 +248,7 @@ def position_claims(study: StudyRows, effects: pd.DataFrame) -> list[Claim]:
                 estimand="paired difference of both penalties over the grid, over networks trained alike",
                 margin=MARGIN_WORDS,
                 evidence=evidence,
-                brief=brief(texts, evidence),
+                brief=what_decided(texts, evidence),
             )
         )
     return claims

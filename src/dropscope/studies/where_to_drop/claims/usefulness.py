@@ -52,7 +52,7 @@ def useful_claims(study: StudyRows, table: pd.DataFrame) -> list[Claim]:
                 estimand="rank correlation of penalty and AURC over the grid, over networks trained alike",
                 margin=f"useful above a rank correlation of {USEFUL:g}",
                 evidence=evidence,
-                brief=f"rank correlation, {verdicts.brief(texts, evidence)}",
+                brief=f"rank correlation, {verdicts.what_decided(texts, evidence)}",
             )
         )
     return claims
@@ -103,7 +103,7 @@ def beats_plain_claims(study: StudyRows) -> list[Claim]:
             margin=f"± {100 * AURC_MARGIN:.0f} % of the plain AURC",
             evidence=tuple(evidence),
             one_is_enough=True,
-            brief=verdicts.brief(texts, evidence, one_is_enough=True) if texts else "",
+            brief=verdicts.what_decided(texts, evidence, one_is_enough=True) if texts else "",
         )
     ]
 

@@ -89,7 +89,7 @@ def moves(change: Estimate, rank: Estimate) -> Verdict:
     return "supported" if "supported" in either else "undecided"
 
 
-def brief(texts: Sequence[str], evidence: Sequence[Evidence], *, one_is_enough: bool = False) -> str:
+def what_decided(texts: Sequence[str], evidence: Sequence[Evidence], *, one_is_enough: bool = False) -> str:
     """The text of the number that decided, of as many as there are numbers; the first where none did."""
     return texts[deciding(evidence, one_is_enough=one_is_enough)] if len(evidence) == len(texts) else texts[0]
 
