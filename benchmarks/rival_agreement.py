@@ -26,10 +26,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dropscope as ds
 from dropscope import rivals, scores
+from dropscope.deploy.rivals.answers import Answer
+from dropscope.deploy.rivals.forwards import PlainPass, plain_pass
 from dropscope.engine import open_session
 from dropscope.loading import load_weights
-from dropscope.rivals.answers import Answer
-from dropscope.rivals.forwards import PlainPass, plain_pass
 from dropscope.studies.where_to_drop.cifar_files import read_cifar, scale_pixels
 from dropscope.studies.where_to_drop.networks import CifarNet, SmallEfficientNet
 from peers import declare_torchvision

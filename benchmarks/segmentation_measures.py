@@ -24,7 +24,7 @@ from torch import Tensor
 
 from dropscope.engine.session import sealed
 from dropscope.measures import SEGMENTATION, TABLE
-from dropscope.statistics.running import PassStatistics
+from dropscope.measures.statistics.running import PassStatistics
 from dropscope.studies.segmentation_measures.networks import UNet
 from timing import machine, milliseconds, ratio, table
 

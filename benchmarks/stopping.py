@@ -18,8 +18,8 @@ from torch import Tensor
 
 import dropscope as ds
 from dropscope.measures import TABLE
+from dropscope.measures.statistics import BlockedStatistics, growing_block
 from dropscope.runs.goals import Goal
-from dropscope.statistics import BlockedStatistics, growing_block
 from dropscope.studies.training import load_weights
 from dropscope.studies.where_to_drop.networks import CifarNet
 from gpu_grid import test_images

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from dropscope import measures, rivals, scores
+    from dropscope import measures, scores
     from dropscope.deploy import (
         DeferralRule,
         DriftCheck,
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
         Predictions,
         UncertaintyPredictor,
         defer,
+        rivals,
     )
+    from dropscope.deploy.rivals import Comparison, compare
     from dropscope.engine import PlanSummary
     from dropscope.errors import AuditFailed, BadInput, DropscopeError, MissingExtra
     from dropscope.injection import Audit, Noise, Site, Watch, audit, find_sites, injected, watch
     from dropscope.loading import LoadedData, load_data
     from dropscope.placement import Placement, PlacementGrid, PlacementSpace, register_noise
     from dropscope.report import Synthesis, meta
-    from dropscope.rivals import Comparison, compare
     from dropscope.runs import (
         Choice,
         Judgement,
@@ -61,7 +62,7 @@ _ROOMS = {
     "loading": ("LoadedData", "load_data"),
     "placement": ("Placement", "PlacementGrid", "PlacementSpace", "register_noise"),
     "report": ("Synthesis", "meta"),
-    "rivals": ("Comparison", "compare"),
+    "deploy.rivals": ("Comparison", "compare"),
     "runs": (
         "Choice",
         "Judgement",
@@ -129,13 +130,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in (
-        "measures",
-        "rivals",
-        "scores",
-        "volumes",
-    ):  # volumes stands above rooms that import this one: no static import
+    if name in ("measures", "scores", "volumes"):  # volumes stands above rooms that import this one: no static import
         return importlib.import_module(f"dropscope.{name}")
+    if name == "rivals":
+        return importlib.import_module("dropscope.deploy.rivals")
     if name not in _ROOM_OF:
         raise AttributeError(f"module 'dropscope' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"dropscope.{_ROOM_OF[name]}"), name)

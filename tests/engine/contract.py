@@ -21,7 +21,7 @@ from dropscope.engine.engine import Engine, WorkUnit
 from dropscope.engine.loop import LoopEngine
 from dropscope.engine.session import Session, open_session
 from dropscope.injection.resolution import ResolvedPlacement
-from dropscope.statistics.running import from_passes
+from dropscope.measures.statistics.running import from_passes
 from support import noises, zoo
 
 PASSES = 7

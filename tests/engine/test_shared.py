@@ -27,8 +27,8 @@ from dropscope.engine.session import open_session
 from dropscope.engine.shared import SharedEngine
 from dropscope.engine.tree import cut
 from dropscope.injection.resolution import resolve
+from dropscope.measures.statistics.sums import STATISTICS
 from dropscope.placement.placement import as_placement
-from dropscope.statistics.sums import STATISTICS
 from support import zoo
 from support.engines import MODELS, block_sizes, case, case_of, executor_of, placements, plain_passes, shared_passes
 

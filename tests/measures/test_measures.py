@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dropscope import measures
 from dropscope.measures import DEFAULT, SEGMENTATION, TABLE, Measure, histograms, resolve
-from dropscope.statistics.running import PassStatistics, from_passes
-from dropscope.statistics.sums import CHEAP, STATISTICS
+from dropscope.measures.statistics.running import PassStatistics, from_passes
+from dropscope.measures.statistics.sums import CHEAP, STATISTICS
 from support.errors import refused
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dropscope import measures
 from dropscope.measures import of_passes, of_statistics, resolve
-from dropscope.statistics import CHEAP, PassStatistics, from_passes
+from dropscope.measures.statistics import CHEAP, PassStatistics, from_passes
 from support.errors import refused
 
 

@@ -16,7 +16,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ROOMS = sorted(path.parent for path in PACKAGE.glob("*/__init__.py"))
 MODULES = [path for path in FILES if path.name != "__init__.py"]
 PUBLIC = [name for name in dropscope.__all__ if name not in ("__version__", "measures", "rivals", "scores")]
-MOST_PACKAGES, MOST_MODULES, MOST_LINES = 19, 8, 400
+MOST_PACKAGES, MOST_MODULES, MOST_LINES = 17, 8, 400
 
 
 def shown(path: Path) -> str:

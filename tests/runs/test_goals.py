@@ -11,8 +11,8 @@ from torch import Tensor
 
 import dropscope as ds
 from dropscope.measures import TABLE
+from dropscope.measures.statistics import BlockedStatistics, growing_block
 from dropscope.runs.goals import Goal
-from dropscope.statistics import BlockedStatistics, growing_block
 from support import zoo
 from support.errors import refused
 

@@ -16,7 +16,7 @@ import dropscope as ds
 from dropscope import measures
 from dropscope.errors import AuditFailed
 from dropscope.measures import DEFAULT
-from dropscope.statistics.running import PassStatistics
+from dropscope.measures.statistics.running import PassStatistics
 from support import zoo
 from support.engines import BranchingText
 from support.errors import refused

@@ -7,7 +7,7 @@ import torch
 
 from dropscope import scores
 from dropscope.measures import bald, predictive_entropy
-from dropscope.statistics.running import PassStatistics
+from dropscope.measures.statistics.running import PassStatistics
 from support.errors import refused
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from dropscope.deploy.rivals.forwards import PlainPass, plain_pass
 from dropscope.engine import open_session
-from dropscope.rivals.forwards import PlainPass, plain_pass
 from support import zoo
 
 CLASSES = 3

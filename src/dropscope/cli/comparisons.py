@@ -85,7 +85,7 @@ def run_compare(
     check_passes(field.passes)
     output_folder(field.out)
     chosen = field.chosen(model)
-    from dropscope.rivals import compare, plan_comparison
+    from dropscope.deploy.rivals import compare, plan_comparison
 
     opened = source.open()
     named = {"fit": field.fit, "shifted": field.shifted}

@@ -24,8 +24,8 @@ from dropscope.engine.session import Session, sealed
 from dropscope.engine.summary import Expected, Finish, PlanSummary, no_finish, summarise_plain
 from dropscope.engine.timing import timed
 from dropscope.injection import ResolvedPlacement
+from dropscope.measures.statistics import BLOCKS, SUMMED, BlockedStatistics, PassStatistics
 from dropscope.noise import BLOCK
-from dropscope.statistics import BLOCKS, SUMMED, BlockedStatistics, PassStatistics
 
 _PLACEMENTS_PER_UNIT = 10
 _CUDA_EXAMPLES = 1024

@@ -21,7 +21,7 @@ from dropscope.engine.summary import Finish, PlanSummary, no_finish
 from dropscope.engine.tree import Subtree
 from dropscope.errors import BadInput, Phrase
 from dropscope.injection import ResolvedPlacement
-from dropscope.statistics import PassStatistics
+from dropscope.measures.statistics import PassStatistics
 
 Tick = Callable[[int], None]  # called with the number of predictions just made
 

@@ -25,9 +25,9 @@ from dropscope.engine.graph import feed_values
 from dropscope.engine.segments import Segment, SegmentNoise
 from dropscope.engine.tree import Plan, Step, Subtree
 from dropscope.errors import BadInput, Phrase
+from dropscope.measures.statistics import PassStatistics, begin_statistics
 from dropscope.model import Call
 from dropscope.noise import bits_of_passes, noise_kernels, site_key, start, threshold
-from dropscope.statistics import PassStatistics, begin_statistics
 
 log = logging.getLogger("dropscope")
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from dropscope.engine.tree import Plan, Step
-from dropscope.statistics import SUMMED
+from dropscope.measures.statistics import SUMMED
 
 _aten = torch.ops.aten
 _PLAIN_POOL = _aten.max_pool2d.default

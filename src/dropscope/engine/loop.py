@@ -27,8 +27,8 @@ from dropscope.engine.summary import Finish, PlanSummary, no_finish, summarise_p
 from dropscope.engine.timing import PassTiming, expected_loop, timed
 from dropscope.errors import DropscopeError, first_line
 from dropscope.injection import Noise, ResolvedPlacement, SiteNoise
+from dropscope.measures.statistics import PassStatistics, begin_statistics
 from dropscope.model import probabilities
-from dropscope.statistics import PassStatistics, begin_statistics
 from dropscope.tracing import Point, Taps, TapsMissed, locate
 
 log = logging.getLogger("dropscope")

@@ -27,8 +27,8 @@ from dropscope.engine.tree import cut, grow, leading_to, pick, pieces
 from dropscope.engine.verification import Forest, check_alone, check_conditions, check_passes
 from dropscope.errors import BadInput, Phrase, first_line
 from dropscope.injection import ResolvedPlacement
+from dropscope.measures.statistics import begin_statistics
 from dropscope.model import probabilities
-from dropscope.statistics import begin_statistics
 from dropscope.tracing import Point
 
 log = logging.getLogger("dropscope")

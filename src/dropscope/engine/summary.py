@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from dropscope.display import LINES, Table, cut
 from dropscope.engine.cost import Workload, bytes_of
 from dropscope.engine.tree import Plan
+from dropscope.measures.statistics import PassStatistics
 from dropscope.progress import format_count, format_duration
-from dropscope.statistics import PassStatistics
 
 if TYPE_CHECKING:
     from dropscope.engine.analytic import AnalyticEngine

@@ -19,7 +19,7 @@ from dropscope.engine.cost import Workload
 from dropscope.engine.executor import Work, pass_statistics
 from dropscope.engine.summary import Expected, Finish
 from dropscope.engine.tree import Subtree, cut, pieces
-from dropscope.statistics import PassStatistics
+from dropscope.measures.statistics import PassStatistics
 
 if TYPE_CHECKING:
     from dropscope.data import Batch

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dropscope.errors import BadInput
 from dropscope.measures.needs import measure_docs, statistics_of
-from dropscope.statistics import HistogramSummary, PassStatistics, summarize, top_two
+from dropscope.measures.statistics import HistogramSummary, PassStatistics, summarize, top_two
 
 _SLAB = 1 << 17  # counts of a histogram that are looked at together: in float64 they fit into a cache
 _FLOOR = 1e-7

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dropscope.errors import BadInput
 from dropscope.measures.needs import measure_docs, statistics_of
-from dropscope.statistics import PassStatistics
+from dropscope.measures.statistics import PassStatistics
 
 
 @measure_docs()

@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
+from dropscope.measures.statistics import PassStatistics, from_passes
 from dropscope.parameters import documented
-from dropscope.statistics import PassStatistics, from_passes
 
 Function = TypeVar("Function", bound=Callable[..., Tensor])
 PLAIN = "predicted_deviation"  # the statistic that compares with the plain pass

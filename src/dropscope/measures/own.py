@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput, DropscopeError, Phrase, first_line
-from dropscope.statistics import CHEAP, PassStatistics
+from dropscope.measures.statistics import CHEAP, PassStatistics
 
 Form = Literal["statistics", "passes"]
 FORMS: tuple[Form, Form] = ("statistics", "passes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from dropscope.measures.needs import measure_docs, statistics_of
-from dropscope.statistics import PassStatistics
+from dropscope.measures.statistics import PassStatistics
 
 
 @measure_docs(

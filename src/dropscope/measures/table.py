@@ -30,7 +30,7 @@ from dropscope.measures.spread import (
     variation_predicted,
     variation_ratio,
 )
-from dropscope.statistics import PassStatistics, from_passes
+from dropscope.measures.statistics import PassStatistics, from_passes
 
 
 @dataclass(frozen=True)

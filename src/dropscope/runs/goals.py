@@ -18,7 +18,7 @@ from dropscope.analysis import t_factor
 from dropscope.checks import check_choice, check_count, check_passes, finite_number
 from dropscope.errors import BadInput
 from dropscope.measures import Measure
-from dropscope.statistics import BlockedStatistics
+from dropscope.measures.statistics import BlockedStatistics
 
 AUTO = "auto"
 _USUAL = "predictive_entropy"

@@ -26,6 +26,7 @@ from dropscope.engine import (
 )
 from dropscope.errors import BadInput, Phrase
 from dropscope.measures import Measure
+from dropscope.measures.statistics import BLOCKS, BlockedStatistics, PassStatistics
 from dropscope.parameters import shares
 from dropscope.placement import Placement
 from dropscope.progress import track
@@ -33,7 +34,6 @@ from dropscope.runs.dense import dense_table
 from dropscope.runs.goals import Goal, goal_of
 from dropscope.runs.rounds import stopped_batches
 from dropscope.runs.samples import joined, measured_on_passes
-from dropscope.statistics import BLOCKS, BlockedStatistics, PassStatistics
 
 LABELS = ("mean", "plain")
 _NAMED = {"label": "true_class", "prediction": "predicted_class"}  # columns of class numbers, and of their names

@@ -17,9 +17,9 @@ from dropscope.device import free_bytes
 from dropscope.engine import Engine, Tick, check_finite
 from dropscope.errors import BadInput, Phrase
 from dropscope.measures import Measure
+from dropscope.measures.statistics import BlockedStatistics, growing_block, statistics_bytes
 from dropscope.runs.goals import Goal
 from dropscope.runs.samples import joined
-from dropscope.statistics import BlockedStatistics, growing_block, statistics_bytes
 
 _KEPT = 17  # sums: of all passes, and after each block
 

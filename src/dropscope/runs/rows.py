@@ -19,12 +19,7 @@ from torch import Tensor
 from dropscope import measures, scores
 from dropscope.engine import Engine, Session, Tick, WorkUnit, quiet
 from dropscope.measures import Measure
-from dropscope.placement import Placement
-from dropscope.progress import track
-from dropscope.runs.finalists import AGAINST, Finalists, values_table
-from dropscope.runs.samples import measured_on_passes
-from dropscope.scores import Confidences, Score
-from dropscope.statistics import (
+from dropscope.measures.statistics import (
     BLOCKS,
     BlockedStatistics,
     PassStatistics,
@@ -33,6 +28,11 @@ from dropscope.statistics import (
     split_error,
     statistics_bytes,
 )
+from dropscope.placement import Placement
+from dropscope.progress import track
+from dropscope.runs.finalists import AGAINST, Finalists, values_table
+from dropscope.runs.samples import measured_on_passes
+from dropscope.scores import Confidences, Score
 
 _SCORED_AT_ONCE = 1 << 26  # values sorted at once
 _BLOCKS = 17  # sums that are kept: after each block of passes, and those of them all

@@ -11,7 +11,7 @@ from torch import Tensor
 from dropscope.engine import Engine, PassBlock, StatisticsBlock, Tick, check_finite, quiet
 from dropscope.errors import BadInput, Phrase
 from dropscope.measures import Measure
-from dropscope.statistics import PassStatistics, begin_statistics
+from dropscope.measures.statistics import PassStatistics, begin_statistics
 
 _COPIES = 3  # of the passes at the peak: as they come, joined, and what a measure makes of them
 

@@ -21,9 +21,9 @@ from dropscope.engine import Engine, Session, Tick, choose_engine, quiet, sealed
 from dropscope.errors import BadInput, Phrase
 from dropscope.injection import ResolvedPlacement
 from dropscope.measures import Measure
+from dropscope.measures.statistics import PassStatistics, statistics_bytes
 from dropscope.model import Call, id_keys
 from dropscope.scores import PassLabels
-from dropscope.statistics import PassStatistics, statistics_bytes
 
 Origin = tuple[int, ...]
 _BLENDED_BYTES = 256 << 20  # of the passes over a slab that are blended side by side

@@ -21,9 +21,9 @@ from dropscope import scores
 from dropscope.engine import Engine, Tick, choose_engine, open_session, quiet, sealed
 from dropscope.injection import Audit
 from dropscope.measures import Measure
+from dropscope.measures.statistics import PassStatistics
 from dropscope.placement import Placement
 from dropscope.scores import PassLabels
-from dropscope.statistics import PassStatistics
 from dropscope.studies.segmentation_measures.calibration import (
     AS_IT_IS,
     ErrorCurve,

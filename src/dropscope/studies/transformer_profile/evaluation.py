@@ -18,9 +18,9 @@ from dropscope.data import Batch, Data
 from dropscope.engine import LoopEngine, Session, Tick, open_session, quiet, rows_at_once
 from dropscope.errors import AuditFailed, BadInput, Phrase
 from dropscope.injection import Audit, SiteMap
+from dropscope.measures.statistics import PassStatistics
 from dropscope.model import Call
 from dropscope.placement import Placement
-from dropscope.statistics import PassStatistics
 from dropscope.studies.transformer_profile.tokens import Encoded
 
 OVERALL = "overall"

@@ -57,6 +57,7 @@ class Waiting:
                 self.count_into(histogram)
 
     def count_into(self, histogram: Tensor) -> None:
+        """Adds what was collected to the histogram."""
         if self._count:
             _count(histogram, self._numbers[: self._count])
             self._count = 0
@@ -97,7 +98,7 @@ def take_in(state: dict[str, Tensor], p: Tensor) -> bool:
     """Sums, squares and counts of passes `p[passes, *cells, C]` in one kernel, in place; False where none fits."""
     if not (set(state) <= _FUSED and "histogram" in state and p.dtype == torch.float32 and runs_kernels(p.device)):
         return False
-    from dropscope.statistics import kernels
+    from dropscope.measures.statistics import kernels
 
     return kernels.take_in(state, p)
 
@@ -182,7 +183,7 @@ def _scan(counts: np.ndarray, pair: np.ndarray | None, filled: np.ndarray, out: 
 def _scan_on_gpu(counts: Tensor, pair: Tensor | None, filled: Tensor) -> Tensor:
     if not runs_kernels(counts.device):
         return _scan_in_slabs(counts, pair, filled)
-    from dropscope.statistics import kernels
+    from dropscope.measures.statistics import kernels
 
     return kernels.scan(counts, pair, filled)
 

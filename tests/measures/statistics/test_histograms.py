@@ -14,8 +14,8 @@ import torch
 from dropscope import measures
 from dropscope.measures import SEGMENTATION, TABLE
 from dropscope.measures import histograms as histogram_measures
-from dropscope.statistics import histograms, sums
-from dropscope.statistics.running import PassStatistics, from_passes
+from dropscope.measures.statistics import histograms, sums
+from dropscope.measures.statistics.running import PassStatistics, from_passes
 from support.errors import refused
 
 FIVE = (*SEGMENTATION, "averaged_std")
@@ -319,7 +319,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 @pytest.mark.parametrize("own", [False, True])
 def test_the_kernel_takes_in_what_torch_takes_in(n, spatial, classes, own):
     pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds")
-    from dropscope.statistics import kernels as histogram_kernels
+    from dropscope.measures.statistics import kernels as histogram_kernels
 
     samples = some_passes(5, n, classes, spatial).to(DEVICE)
     plain = some_passes(1, n, classes, spatial, seed=3)[0].movedim(1, -1).to(DEVICE) if own else None
@@ -339,7 +339,7 @@ def test_the_kernel_takes_in_what_torch_takes_in(n, spatial, classes, own):
 @pytest.mark.parametrize("classes", [1, 2, 3])
 def test_the_kernel_reads_what_the_scan_reads(floor, classes):
     pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds")
-    from dropscope.statistics import kernels as histogram_kernels
+    from dropscope.measures.statistics import kernels as histogram_kernels
 
     samples = some_passes(20, classes=max(classes, 2), spatial=(4, 3, 2))[:, :, :classes]
     kept = kept_of(samples)

@@ -15,7 +15,7 @@ from torch import Tensor
 from dropscope.errors import BadInput, Phrase
 
 if TYPE_CHECKING:
-    from dropscope.rivals.forwards import PlainPass
+    from dropscope.deploy.rivals.forwards import PlainPass
 
 _SUM = 1e-3  # how far a sum of probabilities may be from 1
 _OWN = "own"

@@ -14,10 +14,10 @@ from sklearn.covariance import ledoit_wolf
 from torch import Tensor
 
 from dropscope import measures, scores
+from dropscope.deploy.rivals.answers import Answer, Scorer
+from dropscope.deploy.rivals.forwards import PlainPass
+from dropscope.deploy.rivals.single import centred_logits, max_probability
 from dropscope.errors import BadInput, Phrase
-from dropscope.rivals.answers import Answer, Scorer
-from dropscope.rivals.forwards import PlainPass
-from dropscope.rivals.single import centred_logits, max_probability
 from dropscope.scores import aurc, fit_temperature, tempered
 
 _PRECISIONS = tuple(10.0 ** (k / 4) for k in range(-16, 17))  # of the prior: 1e-4 to 1e4

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput, nearest
-from dropscope.statistics import histograms
+from dropscope.measures.statistics import histograms
 
 # name → (what is kept per cell, bytes per cell as a function of classes and bins). A cell is one example or voxel.
 STATISTICS: dict[str, tuple[str, Callable[[int, int], int]]] = {

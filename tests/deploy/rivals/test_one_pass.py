@@ -14,9 +14,9 @@ from sklearn.covariance import LedoitWolf
 from torch import nn
 
 from dropscope import rivals
+from dropscope.deploy.rivals.answers import Answer
+from dropscope.deploy.rivals.forwards import PlainPass, plain_pass
 from dropscope.engine import open_session
-from dropscope.rivals.answers import Answer
-from dropscope.rivals.forwards import PlainPass, plain_pass
 from support.errors import refused
 from support.rival_data import CLASSES, PictureNet, picture_net, pictures, two_parts
 

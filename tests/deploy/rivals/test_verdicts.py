@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from dropscope.rivals.rows import Judged, difference_table
-from dropscope.rivals.verdicts import Verdict, decide
+from dropscope.deploy.rivals.rows import Judged, difference_table
+from dropscope.deploy.rivals.verdicts import Verdict, decide
 from dropscope.scores import Confidences
 
 EXAMPLES, RIVALS = 300, 8

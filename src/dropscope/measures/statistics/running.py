@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput, Phrase
-from dropscope.statistics import histograms
-from dropscope.statistics.sums import advance, advance_in_place, cache_blocks, check_needs, variance
+from dropscope.measures.statistics import histograms
+from dropscope.measures.statistics.sums import advance, advance_in_place, cache_blocks, check_needs, variance
 
 _INT16_MAX = 32767
 SUMMED = frozenset({"sum_p", "sum_plogp", "max_moments", "predicted_deviation"})  # what `add_sums` can take in

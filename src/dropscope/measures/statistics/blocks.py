@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from dropscope.errors import BadInput
-from dropscope.statistics.histograms import Waiting
-from dropscope.statistics.running import CONSTANT, PassStatistics
+from dropscope.measures.statistics.histograms import Waiting
+from dropscope.measures.statistics.running import CONSTANT, PassStatistics
 
 BLOCKS = "blocks"  # among the needs that an engine is given: the sums after every block are kept too
 _KEPT = 16  # blocks, at most

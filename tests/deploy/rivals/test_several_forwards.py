@@ -13,9 +13,9 @@ from torch import nn
 
 import dropscope as ds
 from dropscope import rivals
+from dropscope.deploy.rivals.dropout import PlacementRuns
+from dropscope.deploy.rivals.forwards import plain_pass
 from dropscope.engine import open_session
-from dropscope.rivals.dropout import PlacementRuns
-from dropscope.rivals.forwards import plain_pass
 from support.errors import refused
 from support.rival_data import CLASSES, picture_net, two_parts
 

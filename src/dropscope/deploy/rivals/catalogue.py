@@ -14,15 +14,15 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
+from dropscope.deploy.rivals import single
+from dropscope.deploy.rivals.fitted import Laplace, Mahalanobis, MaxLogitPNorm, Temperature
+from dropscope.deploy.rivals.forwards import PlainPass
+from dropscope.deploy.rivals.repeated import Augmentation, Ensemble, MonteCarloBatchNorm, norms
+from dropscope.deploy.rivals.stored import SUFFIXES, StoredProbabilities
 from dropscope.engine import Session
 from dropscope.errors import BadInput, Phrase, nearest
 from dropscope.injection import resolve
 from dropscope.placement import Placement
-from dropscope.rivals import single
-from dropscope.rivals.fitted import Laplace, Mahalanobis, MaxLogitPNorm, Temperature
-from dropscope.rivals.forwards import PlainPass
-from dropscope.rivals.repeated import Augmentation, Ensemble, MonteCarloBatchNorm, norms
-from dropscope.rivals.stored import SUFFIXES, StoredProbabilities
 
 Kind = Literal["one pass", "last layer", "several forwards", "dropout", "stored", "own"]
 GROUPS = ("rivals", "placements")  # words for those that are compared by default

@@ -4,15 +4,15 @@ A rival is a function from a `PlainPass` to an uncertainty `[n]` or an `Answer`;
 `fit(fitting)`, which returns such a function. `TABLE` lists those with a name.
 """
 
-from dropscope.rivals.answers import Answer, Rival
-from dropscope.rivals.catalogue import TABLE, Known
-from dropscope.rivals.comparisons import ComparisonPlan, compare, plan_comparison
-from dropscope.rivals.fitted import Laplace, Mahalanobis, MaxLogitPNorm, Temperature
-from dropscope.rivals.forwards import PlainPass
-from dropscope.rivals.repeated import Augmentation, Ensemble, MonteCarloBatchNorm
-from dropscope.rivals.result import Comparison
-from dropscope.rivals.stored import StoredProbabilities
-from dropscope.rivals.verdicts import Verdict
+from dropscope.deploy.rivals.answers import Answer, Rival
+from dropscope.deploy.rivals.catalogue import TABLE, Known
+from dropscope.deploy.rivals.comparisons import ComparisonPlan, compare, plan_comparison
+from dropscope.deploy.rivals.fitted import Laplace, Mahalanobis, MaxLogitPNorm, Temperature
+from dropscope.deploy.rivals.forwards import PlainPass
+from dropscope.deploy.rivals.repeated import Augmentation, Ensemble, MonteCarloBatchNorm
+from dropscope.deploy.rivals.result import Comparison
+from dropscope.deploy.rivals.stored import StoredProbabilities
+from dropscope.deploy.rivals.verdicts import Verdict
 
 __all__ = [
     "TABLE",

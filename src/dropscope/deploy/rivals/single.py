@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from dropscope import measures
+from dropscope.deploy.rivals.forwards import PlainPass
 from dropscope.errors import BadInput, Phrase
-from dropscope.rivals.forwards import PlainPass
 
 _EXPONENT, _TOP = 0.1, 100  # of the generalised entropy, as its authors set them
 

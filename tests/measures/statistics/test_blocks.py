@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dropscope import measures
-from dropscope.statistics.blocks import (
+from dropscope.measures.statistics.blocks import (
     BLOCKS,
     BlockedStatistics,
     begin_statistics,
@@ -20,7 +20,7 @@ from dropscope.statistics.blocks import (
     split_error,
     splits,
 )
-from dropscope.statistics.running import PassStatistics
+from dropscope.measures.statistics.running import PassStatistics
 from support.errors import refused
 
 NEEDS = ("sum_p", "sum_plogp", "max_moments", "class_moments", "votes", "histogram", "predicted_deviation")

@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from dropscope.deploy.rivals.answers import Answer, checked_rows
+from dropscope.deploy.rivals.forwards import PlainPass
+from dropscope.deploy.rivals.repeated import ROWS
 from dropscope.errors import BadInput, Phrase, first_line
 from dropscope.loading import check_safetensors
-from dropscope.rivals.answers import Answer, checked_rows
-from dropscope.rivals.forwards import PlainPass
-from dropscope.rivals.repeated import ROWS
-from dropscope.statistics import from_passes
+from dropscope.measures.statistics import from_passes
 
 SUFFIXES = (".npz", ".npy", ".safetensors", ".parquet")
 SOURCES = ("data", "fit", "shifted")

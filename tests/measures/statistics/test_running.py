@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dropscope.statistics.running import PassStatistics, from_passes
-from dropscope.statistics.sums import CHEAP, STATISTICS, advance, statistics_bytes
+from dropscope.measures.statistics.running import PassStatistics, from_passes
+from dropscope.measures.statistics.sums import CHEAP, STATISTICS, advance, statistics_bytes
 from support.errors import refused
 
 ALL = tuple(STATISTICS)

@@ -17,13 +17,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dropscope.checks import check_choice, check_count
 from dropscope.data import Batch
+from dropscope.deploy.rivals.answers import Answer, Scorer
+from dropscope.deploy.rivals.forwards import PlainPass, several_forwards
 from dropscope.engine import Session, open_session
 from dropscope.errors import BadInput, Phrase
 from dropscope.loading import load_model, load_weights
 from dropscope.measures import DEFAULT, TABLE
 from dropscope.model import Call, state_kept
-from dropscope.rivals.answers import Answer, Scorer
-from dropscope.rivals.forwards import PlainPass, several_forwards
 
 View = Callable[[Tensor], Tensor]
 SEVERAL = (*DEFAULT, "max_probability", "margin")  # measures of several forwards

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from dropscope.deploy.rivals.rows import Judged, risk_bands
 from dropscope.display import cut
 from dropscope.errors import BadInput, nearest
-from dropscope.rivals.rows import Judged, risk_bands
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,12 +18,12 @@ from torch import nn
 from typing_extensions import Unpack
 
 from dropscope.atomic import output_folder
+from dropscope.deploy.rivals.preparation import REFERENCE, Asked, prepare
+from dropscope.deploy.rivals.result import Comparison
+from dropscope.deploy.rivals.runner import run
 from dropscope.engine import SessionOptions, open_session
 from dropscope.parameters import shares
 from dropscope.progress import format_count, format_duration
-from dropscope.rivals.preparation import REFERENCE, Asked, prepare
-from dropscope.rivals.result import Comparison
-from dropscope.rivals.runner import run
 
 
 @shares(open_session, without=("ignore_label",))
@@ -51,7 +51,7 @@ def compare(
     Args:
         model: A trained classifier. It is left exactly as it was.
         data: Labelled data, as `sweep` takes it.
-        rivals: Name → a placement; the name of a rival (`dropscope.rivals.TABLE`); stored probabilities `[M, N, C]`,
+        rivals: Name → a placement; the name of a rival (`rivals.TABLE`); stored probabilities `[M, N, C]`,
             as an array or as the name of a .npz, .npy, .safetensors or .parquet file; networks, or files of weights for
             copies of the model, as a list; or a function of your own (docs/extending.md). Or a sequence of these, in
             which "rivals" stands for every rival of the table that the model allows and "placements" for a handful of

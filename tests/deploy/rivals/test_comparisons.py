@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import dropscope as ds
 from dropscope import rivals, scores
-from dropscope.rivals.rows import SCORES
+from dropscope.deploy.rivals.rows import SCORES
 from support.errors import refused
 from support.rival_data import CLASSES, picture_net, pictures
 

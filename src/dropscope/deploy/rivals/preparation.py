@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from dropscope.checks import check_choice, check_passes
+from dropscope.deploy.rivals.catalogue import GROUPS, TABLE, Entry, entries_of
+from dropscope.deploy.rivals.forwards import plain_pass
+from dropscope.deploy.rivals.repeated import SEVERAL
+from dropscope.deploy.rivals.stored import StoredProbabilities
 from dropscope.engine import Session, open_session
 from dropscope.errors import BadInput, Phrase
 from dropscope.progress import stage
-from dropscope.rivals.catalogue import GROUPS, TABLE, Entry, entries_of
-from dropscope.rivals.forwards import plain_pass
-from dropscope.rivals.repeated import SEVERAL
-from dropscope.rivals.stored import StoredProbabilities
 from dropscope.runs import check_labelled, halves
 
 LABELS = ("mean", "plain")

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dropscope.deploy.rivals.answers import Answer
+from dropscope.deploy.rivals.forwards import PlainPass
+from dropscope.deploy.rivals.repeated import ROWS
 from dropscope.engine import Engine, Session, Tick, choose_engine, quiet
 from dropscope.placement import Placement
-from dropscope.rivals.answers import Answer
-from dropscope.rivals.forwards import PlainPass
-from dropscope.rivals.repeated import ROWS
 
 
 class PlacementRuns:

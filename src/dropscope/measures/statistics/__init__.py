@@ -1,6 +1,6 @@
 """Running statistics over passes: update, merge, read. The passes themselves are never kept."""
 
-from dropscope.statistics.blocks import (
+from dropscope.measures.statistics.blocks import (
     BLOCKS,
     BlockedStatistics,
     begin_statistics,
@@ -9,9 +9,9 @@ from dropscope.statistics.blocks import (
     growing_block,
     split_error,
 )
-from dropscope.statistics.histograms import HistogramSummary, summarize, top_two
-from dropscope.statistics.running import SUMMED, PassStatistics, from_passes
-from dropscope.statistics.sums import CHEAP, statistics_bytes
+from dropscope.measures.statistics.histograms import HistogramSummary, summarize, top_two
+from dropscope.measures.statistics.running import SUMMED, PassStatistics, from_passes
+from dropscope.measures.statistics.sums import CHEAP, statistics_bytes
 
 __all__ = [
     "BLOCKS",

@@ -24,8 +24,8 @@ from dropscope.analysis import (
     simultaneous_intervals,
     t_interval,
 )
-from dropscope.rivals.answers import Answer
-from dropscope.rivals.forwards import PlainPass
+from dropscope.deploy.rivals.answers import Answer
+from dropscope.deploy.rivals.forwards import PlainPass
 from dropscope.scores import Confidences
 
 SCORES = ("aurc", "augrc", "error_auroc", "nll", "brier", "ece")

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from dropscope.data import Batch
+from dropscope.deploy.rivals.answers import Answer
 from dropscope.engine import Session
 from dropscope.measures import Measure
+from dropscope.measures.statistics import PassStatistics
 from dropscope.model import output_tensor, probabilities
-from dropscope.rivals.answers import Answer
-from dropscope.statistics import PassStatistics
 
 _EQUAL = 1e-4  # between a model's logits and those of its last layer, of the largest
 

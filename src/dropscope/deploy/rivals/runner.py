@@ -12,16 +12,16 @@ import numpy as np
 import pandas as pd
 import torch
 
+from dropscope.deploy.rivals.answers import Answer, checked_answer, scorer_of
+from dropscope.deploy.rivals.catalogue import Entry
+from dropscope.deploy.rivals.dropout import PlacementRuns
+from dropscope.deploy.rivals.forwards import PlainPass, plain_pass
+from dropscope.deploy.rivals.preparation import Asked, Field
+from dropscope.deploy.rivals.result import Comparison
+from dropscope.deploy.rivals.rows import Judged, Settings, difference_table
+from dropscope.deploy.rivals.verdicts import decide
 from dropscope.errors import BadInput, Phrase
 from dropscope.progress import stage, track
-from dropscope.rivals.answers import Answer, checked_answer, scorer_of
-from dropscope.rivals.catalogue import Entry
-from dropscope.rivals.dropout import PlacementRuns
-from dropscope.rivals.forwards import PlainPass, plain_pass
-from dropscope.rivals.preparation import Asked, Field
-from dropscope.rivals.result import Comparison
-from dropscope.rivals.rows import Judged, Settings, difference_table
-from dropscope.rivals.verdicts import decide
 
 
 def run(field: Field, asked: Asked, started: float, *, show: bool | None) -> Comparison:

@@ -14,11 +14,11 @@ from typing import Any
 import pandas as pd
 
 from dropscope.atomic import atomic_write, output_folder
+from dropscope.deploy.rivals.plots import ComparisonPlots
+from dropscope.deploy.rivals.rows import SCORES, Judged
+from dropscope.deploy.rivals.verdicts import Verdict
 from dropscope.display import Table
 from dropscope.report import evidence, latex, markdown, write_figure, write_text
-from dropscope.rivals.plots import ComparisonPlots
-from dropscope.rivals.rows import SCORES, Judged
-from dropscope.rivals.verdicts import Verdict
 from dropscope.scores import TABLE as SCORE_TABLE
 
 _TITLES = {"aurc": "AURC", "augrc": "AUGRC", "error_auroc": "AUROC", "nll": "NLL", "brier": "Brier", "ece": "ECE"}
