@@ -11,6 +11,7 @@ from dropscope.cli import (  # noqa: F401 - importing them adds their commands
     answers,
     comparisons,
     decisions,
+    export,
     model,
     pooling,
     predict,

@@ -225,17 +225,26 @@ class Data:
                 batches.append(self._gather(chosen, places, int(every[chosen].max())))
         return replace(self, batches=tuple(batches))
 
+    def padded(self, length: int) -> Data:
+        """Texts at this length: only padding is cut away or added.
+
+        Raises:
+            BadInput: If these are no right-padded texts, or one of them is longer.
+        """
+        longest = [None if batch.lengths is None else int(batch.lengths.max()) for batch in self.batches]
+        if None in longest:
+            remedy = "leave length out"
+            raise BadInput("length must be left to data that are no right-padded texts", "length", length, remedy)
+        if length < max(known for known in longest if known is not None):
+            remedy = f"write length={max(known for known in longest if known is not None)}"
+            raise BadInput("length must be at least that of the longest text", "length", length, remedy)
+        return replace(self, batches=tuple(_at_length(batch, length) for batch in self.batches))
+
     def _gather(self, chosen: NDArray[np.int64], places: Sequence[tuple[int, int]], longest: int) -> Batch:
         """The examples `chosen`, each from the batch that `places` names, cut to `longest` tokens."""
 
         def cut(batch: Batch, i: int) -> Batch:
-            one = batch.cut(i, i + 1)
-            width = one.call.kwargs["attention_mask"].shape[1]
-
-            def fit(t: Tensor) -> Tensor:
-                return _fitted(t, longest) if t.dim() > 1 and t.shape[1] == width else t
-
-            return replace(one, call=one.call.map(fit))
+            return _at_length(batch.cut(i, i + 1), longest)
 
         joined = _join([cut(self.batches[places[i][0]], places[i][1]) for i in chosen])
         old = self.order
@@ -274,6 +283,16 @@ def fewest_batches(rising: NDArray[np.int64]) -> list[int]:
     for last in reversed(cuts[1:]):
         ends.append(int(last[ends[-1]]))
     return [int(below[end]) for end in reversed(ends)]
+
+
+def _at_length(batch: Batch, length: int) -> Batch:
+    """The batch with everything that counts tokens as its attention mask does at this length."""
+    width = batch.call.kwargs["attention_mask"].shape[1]
+
+    def fit(t: Tensor) -> Tensor:
+        return _fitted(t, length) if t.dim() > 1 and t.shape[1] == width else t
+
+    return replace(batch, call=batch.call.map(fit))
 
 
 def _fitted(tokens: Tensor, longest: int) -> Tensor:

@@ -12,15 +12,19 @@ from dropscope.engine.engine import (
     check_runs_passes,
     quiet,
 )
+from dropscope.engine.forwards import PassesForward, input_names, passes_forward
+from dropscope.engine.graph import CaptureFailed
 from dropscope.engine.loop import LoopEngine, rows_at_once
 from dropscope.engine.session import Session, SessionOptions, open_session, sealed
 from dropscope.engine.summary import PlanSummary
 from dropscope.engine.timing import timed
 
 __all__ = [
+    "CaptureFailed",
     "Engine",
     "LoopEngine",
     "PassBlock",
+    "PassesForward",
     "PlanSummary",
     "Session",
     "SessionOptions",
@@ -31,7 +35,9 @@ __all__ = [
     "check_finite",
     "check_runs_passes",
     "choose_engine",
+    "input_names",
     "open_session",
+    "passes_forward",
     "quiet",
     "rows_at_once",
     "sealed",

@@ -64,9 +64,9 @@ def own_disturbance(own: OwnNoise, mask: str) -> Callable[..., Tensor]:
 
     def disturb_rows_by_own(
         value: Tensor, dim: int, folded: int, units: Sequence[int], noise: str, uniform: Tensor, level: Tensor,
-        gain: Tensor, parent: Any,
+        gain: Any, parent: Any,
     ) -> Tensor:  # fmt: skip
-        rates = gain.tolist()
+        rates = gain.tolist() if isinstance(gain, Tensor) else gain  # numbers where a graph is made
         of_rate = {rate: own.factors(uniform, rate, mask, folded) for rate in set(rates) - {0.0}}
         plain = torch.ones_like(uniform, dtype=torch.float32)
         factor = torch.stack([of_rate.get(rate, plain) for rate in rates])

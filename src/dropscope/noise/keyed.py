@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dropscope.noise.adaptive import rates_of_loss
 from dropscope.noise.own import OwnNoise
-from dropscope.noise.strata import BLOCK, INSIDE, stratify
+from dropscope.noise.strata import BLOCK, DRAWS, INSIDE, stratify
 
 
 def _signed(value: int, bits: int) -> int:
@@ -201,6 +201,26 @@ def bits_of_passes(
     states = streams(seed, site, blocks[:, None], examples)
     words = bits(states, shape, centre)[block_of]
     return _stratified(words, states[block_of], places[:, None]).flatten(0, 1)
+
+
+def bits_of_blocks(
+    seed: int, site: int, passes: int, examples: Tensor, shape: Sequence[int], draws: str, centre: int | None = None
+) -> Tensor:
+    """`bits_of_passes` of the first so many passes, by operations that look at no value: for graphs.
+
+    >>> examples = torch.tensor([11, 12])
+    >>> pairs = [(bits_of_blocks(0, 3, 20, examples, (5,), draws),
+    ...           bits_of_passes(0, 3, torch.arange(20), examples, (5,), draws)) for draws in DRAWS]
+    >>> [torch.equal(*pair) for pair in pairs]
+    [True, True]
+    """
+    numbers, places = in_blocks(torch.arange(passes), draws)
+    if places is None:
+        return bits(streams(seed, site, numbers[:, None], examples).flatten(), shape, centre)
+    states = streams(seed, site, numbers[::BLOCK, None], examples)
+    block_of = torch.arange(passes) // BLOCK
+    words = bits(states, shape, centre).index_select(0, block_of)
+    return _stratified(words, states.index_select(0, block_of), places[:, None]).flatten(0, 1)
 
 
 def _stratified(words: Tensor, states: Tensor, places: Tensor) -> Tensor:

@@ -114,7 +114,7 @@ class PassStatistics:
 
     def _take_in(self, p: Tensor) -> None:
         histogram = self.state.pop("histogram", None)
-        if p.device.type == "cpu" and self._step is advance:
+        if p.device.type == "cpu" and self._step is advance and not torch.compiler.is_exporting():
             with torch.inference_mode():  # the state may have been made in it
                 for before, values in cache_blocks(self.state, p) or [(self.state, p)]:
                     advance_in_place(before, values)
@@ -356,7 +356,7 @@ def _probabilities(p: Tensor, name: str, *, check: bool) -> Tensor:
     slack = 1e-2 if p.dtype in (torch.float16, torch.bfloat16) else 1e-5
     p = p.detach()
     p = p.float() if p.dtype in (torch.float16, torch.bfloat16) else p
-    if not check:
+    if not check or torch.compiler.is_exporting():  # a graph has no values to look at
         return p
     low, high = (float(x) for x in torch.aminmax(p))  # a NaN anywhere makes both NaN
     if not (-slack <= low and high <= 1 + slack):
