@@ -21,7 +21,7 @@ def run_export(
     model: ModelName,
     source: DataOptions,
     out: Annotated[str, typer.Option(help="The file: .onnx, or .pt2 for torch.")],
-    placement: Annotated[str, typer.Option(help="Where noise goes, such as 'own' or 'last=0.5'; none: one plain pass.")],
+    placement: Annotated[str, typer.Option(help="Where noise goes: 'own', 'last=0.5'; 'none' is one plain pass.")],
     passes: Passes = 100,
     measure: Annotated[
         str | None, typer.Option(help="Measure of the uncertainty. Default: predictive_entropy.")
@@ -48,6 +48,7 @@ def run_export(
     check_new_file(out, "out", (".onnx", ".pt2"), overwrite=overwrite)
     check_passes(passes)
     from dropscope.deploy import export
+    from dropscope.progress import stage
 
     loaded, data = load_both(model, source, labelled=False)
     options: dict[str, Any] = {
@@ -57,7 +58,8 @@ def run_export(
     if dry_run:
         print_facts({"placement": str(asked), "passes": passes, **options, "would_write": out}, as_json)
         return
-    made = export(loaded.module, asked, data, out, passes, overwrite=overwrite, **options)
+    with stage("writing the file"):
+        made = export(loaded.module, asked, data, out, passes, overwrite=overwrite, **options)
     facts = asdict(made.facts)
     if as_json:
         print_json({"file": out, "bytes": made.path.stat().st_size, **facts})
@@ -65,9 +67,9 @@ def run_export(
     inputs = ", ".join(f"{name} [N, {', '.join(map(str, shape))}]" for name, shape in made.facts.inputs.items())
     lines = (
         f"file     {out}, {made.path.stat().st_size / 1e6:.1f} MB",
-        f"runs     {made.facts.passes} passes of {made.facts.placement}",
+        f"runs     {made.facts.passes} passes of {made.facts.placement}, {made.facts.measure}",
         f"takes    examples [N] (int64, a key per example), {inputs}",
-        f"returns  {', '.join(made.outputs)} ({made.facts.measure})",
+        f"returns  {', '.join(made.outputs)}",
         "checked  on the first examples: it says what the model says",
     )
     for line in lines:

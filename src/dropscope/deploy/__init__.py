@@ -3,7 +3,9 @@
 from dropscope.deploy.deferral import defer
 from dropscope.deploy.drift import DriftCheck
 from dropscope.deploy.evaluation import Evaluation
+from dropscope.deploy.exports import export
 from dropscope.deploy.folders import check_target
+from dropscope.deploy.formats import Exported, ExportFacts, open_export
 from dropscope.deploy.monitors import Monitor
 from dropscope.deploy.predictions import Predictions
 from dropscope.deploy.predictor import Explanation, UncertaintyPredictor
@@ -14,9 +16,13 @@ __all__ = [
     "DriftCheck",
     "Evaluation",
     "Explanation",
+    "ExportFacts",
+    "Exported",
     "Monitor",
     "Predictions",
     "UncertaintyPredictor",
     "check_target",
     "defer",
+    "export",
+    "open_export",
 ]

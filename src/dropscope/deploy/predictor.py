@@ -25,6 +25,8 @@ from dropscope.deploy.calibration import Calibration
 from dropscope.deploy.deferral import defer
 from dropscope.deploy.drift import DriftCheck, check_drift
 from dropscope.deploy.evaluation import By, Evaluation, evaluate_answers
+from dropscope.deploy.exports import export_recipe
+from dropscope.deploy.formats import Exported
 from dropscope.deploy.monitors import Monitor
 from dropscope.deploy.predictions import Predictions
 from dropscope.deploy.recipes import Answers, Recipe, answer, with_labels
@@ -299,6 +301,19 @@ class UncertaintyPredictor:
         """
         return folders.write(Path(out), self.recipe, self.calibration, self.rule, self.class_names,
                              weights_fingerprint(self.model))  # fmt: skip
+
+    def export(self, data: Any, out: str | Path, **options: Any) -> Exported:
+        """Writes one file, .onnx or .pt2, that runs without Dropscope and without the model's code: see `export`.
+
+        Args:
+            data: A few examples, which fix the shape of one.
+            out: The file.
+            **options: Others that `export` takes: length, package, overwrite.
+
+        Returns:
+            The file, ready to run.
+        """
+        return export_recipe(self.model, self.recipe, self.rule, data, out, tokenizer=self.tokenizer, **options)
 
     @classmethod
     def load(

@@ -13,7 +13,7 @@ from dropscope.engine.engine import (
     quiet,
 )
 from dropscope.engine.forwards import PassesForward, input_names, passes_forward
-from dropscope.engine.graph import CaptureFailed
+from dropscope.engine.graph import CaptureFailed, feed_values
 from dropscope.engine.loop import LoopEngine, rows_at_once
 from dropscope.engine.session import Session, SessionOptions, open_session, sealed
 from dropscope.engine.summary import PlanSummary
@@ -35,6 +35,7 @@ __all__ = [
     "check_finite",
     "check_runs_passes",
     "choose_engine",
+    "feed_values",
     "input_names",
     "open_session",
     "passes_forward",

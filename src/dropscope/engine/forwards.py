@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 
 from dropscope.device import free_bytes
 from dropscope.engine import segments
-from dropscope.engine.graph import Captured, CaptureFailed, feed_values, module_path
+from dropscope.engine.graph import Captured, CaptureFailed, module_path
 from dropscope.engine.segments import SegmentNoise
 from dropscope.engine.session import Session
 from dropscope.engine.shared import SharedEngine
@@ -36,12 +36,12 @@ class PassesForward(nn.Module):
         outputs: What the model returns.
     """
 
-    def __init__(
-        self, plan: Plan, passes: int, seed: int, *, draws: str, per_pass: bool, outputs: Outputs
-    ) -> None:
+    def __init__(self, plan: Plan, passes: int, seed: int, *, draws: str, per_pass: bool, outputs: Outputs) -> None:
         super().__init__()
         self._captured, self._outputs = plan.captured, outputs
         self._passes, self._seed, self._draws, self._per_pass = passes, seed, draws, per_pass
+        grows = [plan.captured.batch(feed) is not None for feed in plan.captured.feeds]
+        self._batched = grows.index(True)  # the first input that holds examples
         self._trunk = segments.trunk(plan)
         self.trunk = self._trunk.module
         numbers = plan.subtrees[0].steps if plan.subtrees else ()
@@ -51,6 +51,8 @@ class PassesForward(nn.Module):
         self.segments = nn.ModuleList(part.module for part in self._segments)
 
     def forward(self, examples: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        # To a graph the two sizes are one from here on; else it would not hold for a single example.
+        torch._check(examples.shape[0] == inputs[self._batched].shape[0])
         reads = dict(zip(self._trunk.outputs, self.trunk(*inputs), strict=True))
         plain = self._probabilities(reads)
         if not self._steps:
@@ -74,16 +76,16 @@ class PassesForward(nn.Module):
         shared = self._captured.batch(step.node) is None  # one mask a pass, for all examples
         keys = torch.zeros_like(examples[:1] if shared else examples) if shared or self._per_pass else examples
         centre = step.layout.centre(step.node.meta["val"].dim(), step.mask)
-        shape = segments.unit_shape(step, self._captured)
-        return bits_of_blocks(self._seed, site_key(step.name, step.call), self._passes, keys, shape, self._draws, centre)
+        site, shape = site_key(step.name, step.call), segments.unit_shape(step, self._captured)
+        return bits_of_blocks(self._seed, site, self._passes, keys, shape, self._draws, centre)
 
     def _probabilities(self, values: dict[fx.Node, Tensor]) -> Tensor:
         leaves = [values.get(leaf) if isinstance(leaf, fx.Node) else leaf for leaf in self._captured.output]
         return probabilities(self._captured.rebuilt(leaves), self._outputs, check=False)
 
 
-def passes_forward(session: Session, resolved: ResolvedPlacement, passes: int) -> tuple[PassesForward, list[Tensor]]:
-    """The forward of one placement, compared with the loop, and the inputs of the session's first batch for it.
+def passes_forward(session: Session, resolved: ResolvedPlacement, passes: int) -> PassesForward:
+    """The forward of one placement, for batches like the session's first, compared with the loop.
 
     Raises:
         CaptureFailed: Where the model cannot be run so; the message says which part of it, and why.
@@ -97,7 +99,7 @@ def passes_forward(session: Session, resolved: ResolvedPlacement, passes: int) -
         forest.plan, passes, session.seed, draws=session.draws, per_pass=session.masks == "per_pass",
         outputs=session.outputs,
     )  # fmt: skip
-    return made.eval(), feed_values(session.data.batches[0].call)
+    return made.eval()
 
 
 def input_names(call: Call) -> list[str]:
