@@ -221,5 +221,6 @@ def export_recipe(
     threshold = None if rule is None else (_NOTHING if rule.threshold is None else rule.threshold)
     return export(
         model, recipe.placement, data, out, recipe.passes, measure=recipe.measure, label=recipe.label,
-        threshold=threshold, seed=recipe.seed, masks=recipe.masks, draws=recipe.draws, outputs=recipe.outputs, **options,
+        threshold=threshold, seed=recipe.seed, masks=recipe.masks, draws=recipe.draws, outputs=recipe.outputs,
+        **options,
     )  # fmt: skip
