@@ -197,6 +197,10 @@ def test_what_cannot_be_exported_is_refused(net, x, tmp_path):
         ds.export(net, "last=0.5", x, tmp_path / "net.onnx", package=True)
     with refused("length"):
         ds.export(net, "last=0.5", x, at, length=12)
+    large = nn.Linear(4, 3)
+    large.unused = nn.Parameter(torch.zeros(1).expand(30_000, 20_000))
+    with refused("model"):
+        ds.export(large, "last=0.5", torch.ones(2, 4), tmp_path / "net.onnx")
     with refused("model") as caught:
         ds.export(net, ds.Placement({"fc1": 0.5}, noise="multinomial"), x, at)
     assert "fc1" in str(caught.value)

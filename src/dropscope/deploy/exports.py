@@ -107,6 +107,7 @@ def export(
     onnx = target.suffix == ".onnx"
     if onnx:
         formats.check_installed()
+        formats.check_size(model)
     if package and onnx:
         raise BadInput("package must be False for ONNX", "package", package, "write out='net.pt2'")
     if threshold is not None and finite_number(threshold) is None:

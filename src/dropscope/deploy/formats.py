@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from dropscope.engine import feed_values, input_names
 from dropscope.errors import BadInput, MissingExtra, Phrase, first_line
@@ -27,6 +27,7 @@ from dropscope.model import Call
 FORMS = (".onnx", ".pt2")
 KEYS = "examples"  # the input that holds them
 OUTPUTS = ("probabilities", "plain_probabilities", "uncertainty", "label")
+_ONE_FILE = 1_800_000_000  # bytes of weights: a file of protobuf holds 2 GB
 _FACTS = "dropscope"
 _EXTRA_FILE = "dropscope.json"
 _LOUD = ("torch.onnx", "torch.export", "torch._export", "torch.fx", "torch._inductor", "onnxscript", "onnx_ir")
@@ -157,6 +158,14 @@ def check_installed() -> None:
             __import__(package)
         except ImportError as error:
             raise MissingExtra("ONNX", package, "export") from error
+
+
+def check_size(model: nn.Module) -> None:
+    """Refuses weights that ONNX would keep in a second file."""
+    size = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
+    if size > _ONE_FILE:
+        what, remedy = "model must have less than 1.8 GB of weights for ONNX", "write out='net.pt2'"
+        raise BadInput(what, "model", Phrase(f"{size / 1e9:.1f} GB"), remedy)
 
 
 def write_onnx(program: torch.export.ExportedProgram, path: Path, facts: ExportFacts) -> None:
