@@ -53,11 +53,12 @@ def set_log_scale(axes: Axes, low: float, high: float) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=_ROUND) if len(ticks) >= 2 else MaxNLocator(4))
 
 
-def share_legend(figure: Figure, **instead: Artist) -> None:
+def share_legend(figure: Figure, columns: int = 4, **instead: Artist) -> None:
     """One legend below all panels, each entry once; a line that has several colours is black in it.
 
     Args:
         figure: With panels whose artists have labels.
+        columns: Of the legend.
         instead: What stands for the entries of these labels, at the end.
     """
     entries: dict[str, Artist] = {}
@@ -68,7 +69,9 @@ def share_legend(figure: Figure, **instead: Artist) -> None:
                 entries[label] = Line2D([], [], color="black", linestyle=known.get_linestyle())
     shown = {label: handle for label, handle in entries.items() if label not in instead}
     shown |= {label: handle for label, handle in instead.items() if label in entries}
-    figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    figure.legend(
+        list(shown.values()), list(shown), loc="outside lower center", ncols=columns, frameon=False, fontsize=8
+    )
 
 
 def accuracy_curves(examples: Mapping[str, pd.DataFrame], path: str | Path, title: str) -> Path:

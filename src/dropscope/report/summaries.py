@@ -42,7 +42,8 @@ _INTERVAL = re.compile(r" \([^()]* to [^()]*\)")
 _WORDS = (
     "*Supported*: the numbers here bear the claim out. *Contradicted*: they show the opposite. *Equivalent*: the "
     "effect, if any, is smaller than the margin set beforehand. *Undecided*: they allow either. The last column has "
-    "the number that decided, with its 95 % interval; cases of one claim share a line, without intervals."
+    "the number that decided, with its 95 % interval (a wider one where the best of several is picked); cases of one "
+    "claim share a line, without intervals."
 )
 
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dropscope import scores
-from dropscope.report import new_figure
+from dropscope.report import new_figure, share_legend
 from dropscope.studies.where_to_drop.curves import BATCH, MEASURE, curve_pair, values
 from dropscope.studies.where_to_drop.rows import StudyRows
 
@@ -20,6 +20,7 @@ _CORRECTIONS = {
     "isotonic": (scores.isotonic_correction, "isotonic_penalty"),
     "rearrangement": (scores.rearrangement_correction, "rearrangement_penalty"),
 }
+_LONG = 45  # characters of a placement that has a line of the legend to itself
 _COLOURS = ("#1b7837", "#762a83")
 
 
@@ -28,7 +29,7 @@ def figure_1(studies: list[StudyRows]) -> Figure | str:
     drawn = [study for study in studies if curve_pair(study) is not None]
     if not drawn:
         return "no per-example values of the two placements"
-    figure = new_figure(6.4 * len(drawn), 4.4)
+    figure = new_figure(6.4 * len(drawn), 5.0)
     for study, axes in zip(drawn, figure.subplots(1, len(drawn), squeeze=False)[0], strict=True):
         for placement, colour, word in zip(
             curve_pair(study) or (), _COLOURS, ("one layer", "several layers"), strict=True
@@ -41,7 +42,8 @@ def figure_1(studies: list[StudyRows]) -> Figure | str:
             axes.axhline(100 * curves[:, -1].mean(), color=colour, linewidth=1, linestyle=":", label=useless)
         _draw_single_pass(axes, study)
         _dress(axes, study.task.name)
-        axes.legend(frameon=False, fontsize=8, loc="best")
+    longest = max(len(placement) for study in drawn for placement in curve_pair(study) or ())
+    share_legend(figure, columns=2 if longest < _LONG else 1)
     figure.suptitle("Accuracy as less certain examples are let in (expected entropy)", fontsize=11)
     return figure
 

@@ -5,6 +5,7 @@ Owns this one picture, a scheme: nothing in it is measured.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -69,7 +70,20 @@ def _box(axes: Axes, left: float, text: str, colour: str) -> None:
     axes.add_patch(
         FancyBboxPatch(corner, _BOX, _HEIGHT, boxstyle="round,pad=0,rounding_size=0.1", fc=colour, ec="0.4", lw=1)
     )
-    axes.text(left + _BOX / 2, 0, text, ha="center", va="center", fontsize=9 if len(text) < 12 else 7)
+    words = _broken(text)
+    axes.text(left + _BOX / 2, 0, words, ha="center", va="center", fontsize=9 if len(text) < 12 else 7)
+
+
+def _broken(name: str, width: int = 18) -> str:
+    """A dotted name on as many lines as a box needs.
+
+    >>> _broken("bert.encoder.layer.5.output.dense").splitlines()
+    ['bert.encoder.', 'layer.5.output.', 'dense']
+    """
+    lines = [""]
+    for part in re.findall(r"[^.]+\.?", name):
+        lines = [*lines, part] if lines[-1] and len(lines[-1]) + len(part) > width else [*lines[:-1], lines[-1] + part]
+    return "\n".join(lines)
 
 
 def _size(study: StudyRows) -> str:
