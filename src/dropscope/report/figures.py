@@ -53,15 +53,16 @@ def set_log_scale(axes: Axes, low: float, high: float) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=_ROUND) if len(ticks) >= 2 else MaxNLocator(4))
 
 
-def share_legend(figure: Figure, columns: int = 4, **instead: Artist) -> None:
+def share_legend(figure: Figure, instead: Mapping[str, Artist] | None = None, *, columns: int = 4) -> None:
     """One legend below all panels, each entry once; a line that has several colours is black in it.
 
     Args:
         figure: With panels whose artists have labels.
-        columns: Of the legend.
         instead: What stands for the entries of these labels, at the end.
+        columns: Of the legend.
     """
     entries: dict[str, Artist] = {}
+    instead = instead or {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             known = entries.setdefault(label, handle)

@@ -12,6 +12,7 @@ from sklearn.metrics import average_precision_score
 
 import dropscope as ds
 from dropscope.studies.segmentation_measures import tables
+from dropscope.studies.segmentation_measures.answers import answer
 from dropscope.studies.segmentation_measures.claims import judge_claims
 from dropscope.studies.segmentation_measures.evaluation import (
     BASELINES,
@@ -260,6 +261,21 @@ def test_claims_hold_where_the_rows_are_made_so() -> None:
     verdicts = _claims((0.6, 0.6, 0.4, 0.2))
     assert verdicts["order"] == verdicts["bhattacharyya > kullback_leibler"] == verdicts["cost"] == "supported"
     assert verdicts["variance = entropy"] == "supported"
+
+
+def test_the_answer_leaves_out_failures_and_says_what_kullback_leibler_hangs_on() -> None:
+    rows = made_rows(cases=36)
+    failed = rows.experiment == "e0"
+    rows.loc[failed, ["dice_1", "dice_2"]] = 0.01
+    rows.loc[failed & (rows.measure == "averaged_entropy"), "auprc"] = 100.0
+    experiments, trained = tables.per_experiment(rows), tables.per_measure(rows[~failed], {})
+    judged = judge_claims(tables.posteriors(rows[~failed]), tables.pairs(rows[~failed]), {})
+    facts = {"own": [], "networks": 24, "passes": 5}
+    first, second, third = answer(rows, trained, experiments, judged, facts)
+    assert first.startswith("**Take averaged")
+    assert "0.6" in second
+    assert "reversed at 1e-10" in second  # made to score above Bhattacharyya, as every other measure
+    assert "1 failed" in third
 
 
 def test_claims_do_not_hold_where_the_order_is_another() -> None:

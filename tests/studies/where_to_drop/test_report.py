@@ -19,6 +19,7 @@ from dropscope.placement.grid import PlacementGrid
 from dropscope.placement.placement import Placement
 from dropscope.report.claims import Claim
 from dropscope.studies.where_to_drop import tables
+from dropscope.studies.where_to_drop.answers import answer, choices
 from dropscope.studies.where_to_drop.claims import judge
 from dropscope.studies.where_to_drop.curves import batch_scores, curve_pair, paired_bootstrap, table_three
 from dropscope.studies.where_to_drop.figures import FIGURES, figure_8, write_figures
@@ -310,6 +311,19 @@ def test_two_networks_few_images_or_an_untrained_one_decide_nothing(three: list[
     failed = claims(task, [*three[:2], replace(three[2], accuracy=0.1)])
     assert {c.verdict for c in failed if not c.arithmetic and "identity" not in c.how} == {"undecided"}
     assert "seed 2" in by_name(failed)["accuracy"].how
+
+
+def test_an_untrained_network_is_in_no_line_of_the_answer_but_the_first(three: list[NetworkResult]) -> None:
+    task = task_of()
+    task = replace(task, test=(task.test[0], torch.arange(300) % 10), untrained=("the head has no weights",))
+    study = join_results(task, [*three[:2], replace(three[2], accuracy=0.1)])
+    first, last = answer(study, judge(study, tables.effect_table(study)))
+    assert "seed 2" in first
+    assert "the head has no weights" in first
+    assert last.startswith("Evidence")
+    assert set(choices(study)["network"]) == {"seed 0", "seed 1"}
+    assert tables.identical(study) == []
+    assert tables.identical(join_results(task, [three[0], replace(three[0], name="again")])) == ["again"]
 
 
 def test_another_size_than_the_papers_decides_no_number_and_still_decides_rules(three: list[NetworkResult]) -> None:

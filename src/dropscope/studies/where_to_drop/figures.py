@@ -60,7 +60,7 @@ def figure_7(studies: list[StudyRows]) -> Figure | str:
                 _line(axes, rows, "step", COLOURS[name], _SHORT[score], _STYLES[score], score=score, band=band)
                 _levels(axes, study, score, ("random",))
             _dress(axes, f"7{letter}: {name}, {study.task.name}", _P_MEAN, "penalty (accuracy, 0 to 1)")
-    share_legend(figure, **_BAND_ENTRY)
+    share_legend(figure, _BAND_ENTRY)
     figure.suptitle(
         "Penalties against p_mean (the paper's text puts one entropy into 7a, its caption the other)", fontsize=11
     )
@@ -224,7 +224,7 @@ def _side_by_side(
     for score, row in zip(scores, grid, strict=True):
         for study, axes in zip(studies, row, strict=True):
             draw(axes, study, score)
-    share_legend(figure, **_BAND_ENTRY)
+    share_legend(figure, _BAND_ENTRY)
     figure.suptitle(title, fontsize=11)
     return figure
 

@@ -76,4 +76,4 @@ def _stands(claim: Claim) -> bool:
 
 
 def _undecided(claim: Claim, why: str) -> Claim:
-    return replace(claim, verdict="undecided", how=f"{why}; {claim.how}", evidence=())
+    return replace(claim, verdict="undecided", how=f"{why}; {claim.how}", evidence=(), brief=why)
