@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,7 +12,7 @@ import typer
 from dropscope.checks import check_new_file
 from dropscope.cli.app import app
 from dropscope.cli.console import print_facts, print_json, stderr, stdout
-from dropscope.cli.options import AsJson, DryRun, in_words, words
+from dropscope.cli.options import AsJson, DryRun, in_words, takes_records, words
 from dropscope.errors import BadInput, Phrase, nearest
 
 if TYPE_CHECKING:
@@ -21,25 +23,36 @@ _TRUE, _FALSE = ("true", "yes", "1", "1.0"), ("false", "no", "0", "0.0")
 _Method = Literal["fixed_sequence", "starts", "sgr", "holm", "average"]
 
 
+@dataclass(frozen=True)
+class ScoreColumns:
+    """Which columns of a table of scores hold what.
+
+    Attributes:
+        uncertainty: Column of the uncertainty, or several. Default: predictive_entropy.
+        correct: Column that says whether each is right, or its Dice score.
+        groups: Column of what is independent, such as patients. Default: 'group', if present.
+        labels: Column of true classes. Default: 'label', if present.
+        predictions: Column of predicted classes. Default: 'prediction', if present.
+    """
+
+    uncertainty: Sequence[str] | None = None
+    correct: str = "correct"
+    groups: str | None = None
+    labels: str | None = None
+    predictions: str | None = None
+
+
 @app.command("defer")
+@takes_records()
 def run_defer(
     scores: Annotated[
         str, typer.Argument(metavar="SCORES", help="A .csv, .jsonl or .parquet: what uncertainty --out writes.")
     ],
-    uncertainty: Annotated[
-        str | None,
-        typer.Option(help="Column of the uncertainty, or several, comma-separated. Default: predictive_entropy."),
-    ] = None,
-    correct: Annotated[
-        str, typer.Option(help="Column that says whether each is right, or its Dice score.")
-    ] = "correct",
+    columns: ScoreColumns,
     max_error: Annotated[
         float | None, typer.Option(help="Error among the kept, at most. Default: 0.05, or none with --budget.")
     ] = None,
     confidence: Annotated[float, typer.Option(help="Probability with which the promise holds.")] = 0.9,
-    groups: Annotated[
-        str | None, typer.Option(help="Column of what is independent, such as patients. Default: 'group', if present.")
-    ] = None,
     method: Annotated[_Method, typer.Option(**in_words("How the threshold is found.", _Method))] = "fixed_sequence",
     budget: Annotated[float | None, typer.Option(help="Share of examples that may be deferred, at most.")] = None,
     max_false_negatives: Annotated[
@@ -56,10 +69,6 @@ def run_defer(
     prevalence: Annotated[
         str | None, typer.Option(help="Shares of the classes in use, such as 0=0.99,1=0.01, or of the positive: 0.01.")
     ] = None,
-    labels: Annotated[str | None, typer.Option(help="Column of true classes. Default: 'label', if present.")] = None,
-    predictions: Annotated[
-        str | None, typer.Option(help="Column of predicted classes. Default: 'prediction', if present.")
-    ] = None,
     out: Annotated[str | None, typer.Option(help="File for the rule: .json.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
     dry_run: DryRun = False,
@@ -75,21 +84,23 @@ def run_defer(
 
     path = Path(scores)
     table = read_table(path, "scores")
-    asked = _measures(table, path, uncertainty)
+    asked = _measures(table, path, columns.uncertainty)
     by_label, by_prediction = bool(max_false_negatives or max_cost or shares), bool(max_cost or per_class)
     usual = {
-        "groups": _column(table, path, groups, "groups", "group"),
-        "labels": _column(table, path, labels, "labels", "label") if by_label else None,
-        "predictions": _column(table, path, predictions, "predictions", "prediction") if by_prediction else None,
+        "groups": _column(table, path, columns.groups, "groups", "group"),
+        "labels": _column(table, path, columns.labels, "labels", "label") if by_label else None,
+        "predictions": _column(table, path, columns.predictions, "predictions", "prediction")
+        if by_prediction
+        else None,
     }
     used = {name: column for name, column in usual.items() if column is not None}
     measured = {name: _numbers(table, path, name, "uncertainty") for name in asked}
-    right = _outcomes(table, path, correct)
+    right = _outcomes(table, path, columns.correct)
     if dry_run:
-        plan = {"examples": len(table), "uncertainty": asked, "correct": correct, **used, "would_write": out}
+        plan = {"examples": len(table), "uncertainty": asked, "correct": columns.correct, **used, "would_write": out}
         print_facts(plan, as_json)
         return
-    if groups is None and "groups" in used:
+    if columns.groups is None and "groups" in used:
         stderr().print(f"remark: the column {used['groups']!r} says what is independent")
     rule = defer(
         measured, right, max_error, confidence, method=method, budget=budget, positive=positive,
@@ -112,10 +123,10 @@ def run_defer(
 # --- columns ----------------------------------------------------------------------------------------------------------
 
 
-def _measures(table: pd.DataFrame, path: Path, asked: str | None) -> list[str]:
+def _measures(table: pd.DataFrame, path: Path, asked: Sequence[str] | None) -> list[str]:
     """The columns that hold the uncertainty."""
     if asked is not None:
-        return [_column(table, path, name, "uncertainty") or name for name in words(asked)]
+        return [_column(table, path, name, "uncertainty") or name for name in asked]
     found = next((name for name in _MEASURES if name in table.columns), None)
     if found is None:
         raise BadInput("uncertainty must name a column", "uncertainty", list(table.columns), "name one of these")

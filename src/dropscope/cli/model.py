@@ -104,8 +104,8 @@ def audit(
 @takes_records()
 def sweep(
     model: ModelName,
-    asked: PlacementOptions,
     source: DataOptions,
+    asked: PlacementOptions,
     how: PassOptions,
     passes: Passes = 100,
     label: LabelRule = "mean",

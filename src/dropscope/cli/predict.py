@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -23,7 +24,6 @@ from dropscope.cli.options import (
     Passes,
     Seed,
     takes_records,
-    words,
 )
 from dropscope.cli.predictors import predict_examples
 from dropscope.errors import BadInput
@@ -40,9 +40,37 @@ class ExampleOptions(DataOptions):
     data: str | None = None  # type: ignore[assignment]  # volumes are --image
 
 
+@dataclass(frozen=True)
+class VolumeOptions:
+    """How volumes are cut into windows and what is written of them; arguments of `volumes.predict` by the same names.
+
+    Attributes:
+        roi: Window, such as 128x128x16; 128x128 for the slices of a 2-D network. Default: all at once.
+        overlap: Share of a window that the next one covers again.
+        measures: Maps. Default: predictive_entropy, averaged_variance, plain_entropy.
+        scale: percentiles: the 5th of each channel becomes 0, the 95th 1 (default without --transforms); or none.
+        masks: per_example: a draw for each window; per_pass: one for all windows of a pass.
+        batch_size: Windows at once.
+        overlays: Draw a picture of every case, and one of all.
+    """
+
+    roi: str | None = None
+    overlap: float = 0.25
+    measures: Sequence[str] | None = None
+    scale: Literal["percentiles", "none"] | None = None
+    masks: Literal["per_example", "per_pass"] = "per_example"
+    batch_size: int = 4
+    overlays: bool = True
+
+    def arguments(self) -> dict[str, Any]:
+        given = asdict(self) | {"roi": _sides(self.roi)}
+        return given if self.measures is not None else {name: given[name] for name in given if name != "measures"}
+
+
 @app.command("predict")
 @takes_records()
 def run_predict(
+    *,
     model: ModelName,
     source: ExampleOptions,
     predictor: Annotated[
@@ -63,16 +91,8 @@ def run_predict(
             help="Folder of the maps; finished cases in it are not predicted again. With --data: a .csv file."
         ),
     ] = None,
-    roi: Annotated[
-        str | None,
-        typer.Option(help="Window, such as 128x128x16; 128x128 for the slices of a 2-D network. Default: all at once."),
-    ] = None,
-    overlap: Annotated[float, typer.Option(help="Share of a window that the next one covers again.")] = 0.25,
+    windows: VolumeOptions,
     passes: Passes = 50,
-    measures: Annotated[
-        str | None,
-        typer.Option(help="Maps, comma-separated. Default: predictive_entropy,averaged_variance,plain_entropy."),
-    ] = None,
     labels: Annotated[
         str | None,
         typer.Option(help="Label maps, for Dice: a folder of CASE.nii.gz, or a pattern such as 'seg/{case}.nii.gz'."),
@@ -84,26 +104,11 @@ def run_predict(
         str | None,
         typer.Option(help="Preprocessing of your own, file.py:callable: a function of the array, or MONAI transforms."),
     ] = None,
-    scale: Annotated[
-        Literal["percentiles", "none"] | None,
-        typer.Option(
-            metavar="<choice>",
-            help="percentiles: the 5th of each channel becomes 0, the 95th 1 (default without --transforms); or none.",
-        ),
-    ] = None,
     outputs: Outputs = "logits",
-    masks: Annotated[
-        Literal["per_example", "per_pass"],
-        typer.Option(
-            metavar="<choice>", help="per_example: a draw for each window; per_pass: one for all windows of a pass."
-        ),
-    ] = "per_example",
-    batch_size: Annotated[int, typer.Option(help="Windows at once.")] = 4,
     seed: Seed = 0,
     draws: Draws = "independent",
     device: Device = None,
     memory: Memory = "auto",
-    overlays: Annotated[bool, typer.Option(help="Draw a picture of every case, and one of all.")] = True,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Predict finished cases again.")] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -120,19 +125,16 @@ def run_predict(
     assert placement is not None
     assert out is not None
     with_noises(model, lambda: Placement.parse(placement))
-    window = _sides(roi)
+    cut = windows.arguments()
     check_passes(passes)
     from dropscope import volumes
     from dropscope.loading import as_class_names, load_transforms
 
     options: dict[str, Any] = {
-        "passes": passes, "roi": window, "overlap": overlap, "seed": seed, "masks": masks, "draws": draws,
-        "outputs": outputs, "scale": scale, "batch_size": batch_size, "device": device, "memory": memory,
-        "labels": labels, "class_names": as_class_names(class_names), "overlays": overlays,
+        **cut, "passes": passes, "seed": seed, "draws": draws, "outputs": outputs, "device": device, "memory": memory,
+        "labels": labels, "class_names": as_class_names(class_names),
         "overwrite": overwrite, "transforms": None if transforms is None else load_transforms(transforms),
     }  # fmt: skip
-    if measures is not None:
-        options["measures"] = words(measures)
     volumes.find_cases(images)  # a file that is missing is reported before the model is loaded
     loaded = load_model(model)
     if dry_run:
