@@ -56,7 +56,8 @@ def _order(means: pd.Series, claims: Sequence[Claim]) -> str:
     four = sorted(FOUR, key=lambda name: -means[LABELS[name]])
     ranked = f"{LABELS[four[0]]} {means[LABELS[four[0]]]:.3f}"
     for a, b in pairwise(four):
-        decided = verdicts.get(f"{a} > {b}") == "supported"
+        decided = verdicts.get(f"{a} > {b}") == "supported" or verdicts.get(f"{b} > {a}") == "contradicted"
+        decided |= {a, b} == {*FOUR[:2]} and verdicts.get("variance = entropy") == "contradicted"
         ranked += f" {'>' if decided else '≈'} {LABELS[b]} {means[LABELS[b]]:.3f}"
     order = "the paper's order, averaged variance and entropy > Bhattacharyya > Kullback-Leibler"
     judged = f"; {order}: {verdicts['order']}" if "order" in verdicts else ""

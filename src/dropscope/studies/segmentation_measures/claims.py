@@ -33,17 +33,20 @@ def judge_claims(posteriors: pd.DataFrame, pairs: pd.DataFrame, timings: Mapping
 def _pair(posteriors: pd.DataFrame, pairs: pd.DataFrame, a: str, b: str) -> Claim:
     p = posteriors[(posteriors.better == a) & (posteriors.than == b)].iloc[0]
     estimate = _difference(pairs, a, b)
+    verdict = decide(estimate, "above", margin=published.MARGIN)
+    apart = verdict == "undecided" and (estimate.low > 0 or estimate.high < 0)  # by its interval, not after Holm
     return Claim(
         f"{a} > {b}",
         f"{LABELS[a].capitalize()} finds misclassified voxels better than {LABELS[b]}",
         "significant over 144 experiments",
         f"{_words(pairs, a, b)}; better in {p.wins:g} of {p.experiments} experiments, posterior probability "
         f"{format_estimate(p['mean'], p.low, p.high, 3)} (too sure: decides nothing)",
-        decide(estimate, "above", margin=published.MARGIN),
+        verdict,
         estimate.method + ("" if math.isnan(estimate.p) else f", Holm over the six pairs (p = {estimate.p:.2g})"),
         estimand=_ESTIMAND,
         margin=_MARGIN,
         evidence=(Evidence(estimate, "above", margin=published.MARGIN, family="pairs"),),
+        brief=_words(pairs, a, b).partition("; ")[0] + f", but p = {estimate.p:.2g} by Holm over six pairs" * apart,
     )
 
 

@@ -291,6 +291,8 @@ def _flags(f: Findings) -> list[str]:
         )
     broken = f.consistency[~f.consistency.consistent.astype(bool)]
     theirs = int((f.consistency.source == "published").sum())
+    if theirs == len(f.consistency):
+        return sentences
     sentences.append(
         f"Std consistency: {(broken.source == 'here').sum()} of our {(f.consistency.source == 'here').sum()} rows and "
         f"{(broken.source == 'published').sum()} of the {theirs} published rows have an overall std below the least "
