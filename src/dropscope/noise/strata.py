@@ -37,11 +37,23 @@ def product(a: int, b: int) -> int:
 PRODUCTS = tuple(sum(product(a, 1 << bit) << 4 * (a - 1) for a in range(1, BLOCK)) for bit in range(4))
 
 
-@functools.cache
-def _products(device: torch.device) -> Tensor:
+def _rows() -> Tensor:
     """place × 256 + the low byte of a word → a·place in the highest four bits of an int32; a from 1 to 15."""
     rows = [product(1 + (low * 15 >> 8), place) << 28 for place in range(BLOCK) for low in range(256)]
-    return torch.tensor([row - (1 << 32) if row >> 31 else row for row in rows], dtype=torch.int32, device=device)
+    return torch.tensor([row - (1 << 32) if row >> 31 else row for row in rows], dtype=torch.int32)
+
+
+_TABLE = _rows()  # at import: made within an export, it would be none of real numbers
+
+
+@functools.cache
+def _kept(device: torch.device) -> Tensor:
+    return _TABLE.to(device)
+
+
+def _products(device: torch.device) -> Tensor:
+    """The table on a device; an export gets a copy of its own, which is not kept."""
+    return _TABLE.to(device) if torch.compiler.is_exporting() else _kept(device)
 
 
 def stratify(words: Tensor, places: Tensor, shifts: Tensor) -> Tensor:
