@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from dropscope.cli import app
 from dropscope.errors import BadInput
+from support.terminal import commands_in
 
 NET = """
 import torch
@@ -38,17 +36,7 @@ def unlabelled():
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setenv("COLUMNS", "80")
-    (tmp_path / "net.py").write_text(NET)
-
-    def run(*arguments: str, code: int = 0) -> Any:
-        result = CliRunner().invoke(app, list(arguments))
-        assert result.exit_code == code, result.output
-        return result
-
-    return run
+    return commands_in(tmp_path, monkeypatch, NET)
 
 
 def test_try_gives_a_verdict_and_writes_what_it_names(run: Callable[..., Any], tmp_path: Path) -> None:

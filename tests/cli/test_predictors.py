@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from dropscope.cli import app
+from support.terminal import commands_in
 
 NET = """
 import torch
@@ -49,17 +47,7 @@ PREDICT = ("predict", "net.py:model", "--data", "net.py:new", "--predictor", "p"
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.setenv("COLUMNS", "80")
-    (tmp_path / "net.py").write_text(NET)
-
-    def run(*arguments: str, code: int = 0) -> Any:
-        result = CliRunner().invoke(app, list(arguments))
-        assert result.exit_code == code, result.output
-        return result
-
-    return run
+    return commands_in(tmp_path, monkeypatch, NET)
 
 
 @pytest.mark.parametrize("noise", [(), ("--placement", "own", "--passes", "10")], ids=["plain", "own"])

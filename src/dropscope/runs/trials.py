@@ -290,8 +290,8 @@ def _prepared(
         check_rate(rate, "rates")
     session = open_session(model, data, **options)
     choosing, judging = split(session)
-    shared: dict[str, Any] = {
-        **run, "label": "plain", "masks": session.masks, "draws": session.draws, "outputs": session.outputs,
+    how = {
+        "label": "plain", "masks": session.masks, "draws": session.draws, "outputs": session.outputs,
         "device": options.get("device"), "precision": session.precision,
     }  # fmt: skip
     candidates = Candidates.of(session.site_map, rates, passes)
@@ -300,10 +300,9 @@ def _prepared(
     asked = Asked.checked(candidates.placements, passes, run["measures"], None, "aurc", "plain")
     wanted = {"engine": run["engine"], "progress": run["progress"], "keep": _KEPT}
     plan = plan_session(session.with_data(choosing), asked, started, audited=False, **wanted)  # the sweep audits them
-    common = {name: shared[name] for name in ("label", "masks", "draws", "outputs", "device", "precision")}
-    predicting = {**common, "seed": session.seed + 1, "class_names": session.class_names}  # the masks that judge
+    predicting = how | {"seed": session.seed + 1, "class_names": session.class_names}  # the masks that judge
     spent = time.monotonic() - started
-    return _Trial(choosing, judging, candidates, plan, spent, budget, session.seed, shared, predicting)
+    return _Trial(choosing, judging, candidates, plan, spent, budget, session.seed, run | how, predicting)
 
 
 def _settled(trial: _Trial, folder: Path | None) -> Candidates:
