@@ -37,18 +37,24 @@ class OpenBatch:
         places: Where each was last seen, on the scale of the goal's test.
     """
 
-    def __init__(self, engine: Engine, batch: Batch, rows: Sequence[Measure], needs: Collection[str]) -> None:
-        self.batch = batch
+    def __init__(
+        self, engine: Engine, batch: Batch, plain: Tensor, rows: Sequence[Measure], needs: Collection[str]
+    ) -> None:
+        self.batch, self.plain = batch, plain
         self._engine, self._rows = engine, rows
-        with torch.no_grad(), engine.session.sealed():
-            self.plain = engine.session.plain(batch)
-        self.mean = torch.zeros_like(self.plain, dtype=torch.float64, device="cpu")
+        self.mean = torch.zeros_like(plain, dtype=torch.float64, device="cpu")
         self.values: dict[str, Tensor] = {}
         self.passes = torch.zeros(batch.n, dtype=torch.int64)
         self.settled = torch.zeros(batch.n, dtype=torch.bool)
         self.places = torch.zeros(batch.n, dtype=torch.float64)
-        self._kept = BlockedStatistics(needs, self.plain, block=1)
+        self._kept = BlockedStatistics(needs, plain, block=1)
         self._open, self._few = torch.arange(batch.n), batch
+
+    @classmethod
+    def begin(cls, engine: Engine, batch: Batch, rows: Sequence[Measure], needs: Collection[str]) -> OpenBatch:
+        """Runs the plain pass of a batch, all of whose examples are open."""
+        with torch.no_grad(), engine.session.sealed():
+            return cls(engine, batch, engine.session.plain(batch), rows, needs)
 
     @property
     def open(self) -> int:
@@ -103,7 +109,7 @@ def stopped_batches(
     if goal.defer is not None:
         _check_room(engine, needs, goal.defer)
     for group in [batches] if goal.defer is not None else [(batch,) for batch in batches]:
-        opened = [OpenBatch(engine, batch, rows, needs) for batch in group]
+        opened = [OpenBatch.begin(engine, batch, rows, needs) for batch in group]
         threshold = None
         for look in goal.looks:
             for each in opened:
