@@ -116,6 +116,16 @@ def test_a_folder_holds_one_trial(tmp_path: Path) -> None:
         ds.try_out(net(), data(), passes=4, out=tmp_path, progress=False)
 
 
+def test_a_trial_never_compiles_because_its_budget_is_for_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dropscope.engine.shared._COMPILING_REPAYS", 0)  # so that a sweep of any size would
+    compiled: list[object] = []
+    monkeypatch.setattr("dropscope.engine.shared.SharedEngine.compile", lambda engine: compiled.append(engine))
+    ds.try_out(net(), data(), passes=5, engine="shared", progress=False)
+    assert not compiled
+    ds.sweep(net(), ["last=0.5"], data(), 5, engine="shared", progress=False)
+    assert compiled
+
+
 def candidates_of_try(model: nn.Module) -> list[ds.Placement]:
     return Candidates.of(examine(model, Call.of(torch.zeros(2, 8))), (0.1, 0.3, 0.5), 4).placements
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 RATES = (0.1, 0.3, 0.5)
 _KEPT = "top:10"
 _LEAST_SHARE = 0.3  # of the budget goes into choosing, however long the preparation takes
+_COMPILED = False  # seconds a segment, the first time: more than it gives back within a budget
 _CHOOSING = 0.7  # share of the budget that choosing may take; set-up and judging take the rest
 
 
@@ -204,7 +205,7 @@ def try_out(
     candidates = _settled(trial, folder)
     run = sweep(
         model, candidates.placements, trial.choosing, candidates.passes, seed=trial.seed, keep=_KEPT,
-        out=None if folder is None else folder / "candidates", **trial.shared,
+        out=None if folder is None else folder / "candidates", compile=_COMPILED, **trial.shared,
     )  # fmt: skip
     best = run.best("aurc", 1).iloc[0]
     rival = str(run.baseline.sort_values("aurc", kind="stable").measure.iloc[0])
@@ -298,7 +299,7 @@ def _prepared(
     if not candidates.placements:
         raise BadInput("model must have a site for noise", "model", Phrase("none"), "name a placement in sweep")
     asked = Asked.checked(candidates.placements, passes, run["measures"], None, "aurc", "plain")
-    wanted = {"engine": run["engine"], "progress": run["progress"], "keep": _KEPT}
+    wanted = {"engine": run["engine"], "progress": run["progress"], "keep": _KEPT, "compile": _COMPILED}
     plan = plan_session(session.with_data(choosing), asked, started, audited=False, **wanted)  # the sweep audits them
     predicting = how | {"seed": session.seed + 1, "class_names": session.class_names}  # the masks that judge
     spent = time.monotonic() - started
