@@ -393,6 +393,18 @@ def test_texts_sorted_by_length_come_back_in_the_order_of_the_data(caplog: pytes
     np.testing.assert_allclose(own.bald, by_loop.bald, atol=1e-5)
 
 
+def test_texts_of_different_lengths_have_maps_as_wide_as_their_tokens() -> None:
+    from transformers import BertConfig, BertForTokenClassification
+
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = zoo.seeded(lambda: BertForTokenClassification(BertConfig(vocab_size=60, num_labels=3, **size)))
+    data = {name: value for name, value in labelled_text().items() if name != "labels"}
+    found = ds.maps(model, "own", data, passes=5, measures=["bald"])
+    slow = ds.maps(model, "own", data, passes=5, measures=["bald"], engine="reference")
+    assert found["bald"].shape == data["input_ids"].shape
+    torch.testing.assert_close(found["bald"], slow["bald"], atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_half_precision_is_close_and_keeps_the_order_of_the_data(attention: str) -> None:
     bert, data = zoo.hugging_face("bert", attention), labelled_text()

@@ -148,8 +148,10 @@ def folded_loop(
     """
     if not folds(session):
         return _small_folded(session, placements, passes, memory, reason)
-    sorted_data = session.data.length_sorted(lambda length: rows_at_once(session.model, length, session.device, memory))
-    on_device = session.with_data(sorted_data.on(session.device))
+    data = session.data
+    if not session.dense:  # a prediction per token keeps the width of its texts
+        data = data.length_sorted(lambda length: rows_at_once(session.model, length, session.device, memory))
+    on_device = session.with_data(data.on(session.device))
     folded = LoopEngine(on_device, placements, passes, fold=True, memory=memory, reason=reason)
     return _if_alike(session, folded) or LoopEngine(session, placements, passes, reason=reason)
 
