@@ -7,7 +7,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
-    {*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md"), *ROOT.glob(".github/*.md")}
+    {
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *(page for folder in ("benchmarks", "examples", ".github") for page in ROOT.glob(f"{folder}/*.md")),
+    }
 )
 FENCE = re.compile(r"^ {0,3}(```+|~~~+).*?^ {0,3}\1`*\s*$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
