@@ -143,6 +143,32 @@ def test_several_passes_in_one_batch_equal_the_loop() -> None:
         assert torch.allclose(folded.view_as(looped), looped, atol=1e-5)
 
 
+class FlatTokens(nn.Module):
+    """Tokens of all examples in one dimension, as OPT's feed-forward layers have had them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        flat = self.inner(tokens.reshape(-1, 6)).relu()
+        return self.head(flat).view(len(tokens), -1, 3)
+
+
+@pytest.mark.parametrize("mask", ["element", "channel"])
+def test_longer_texts_fold_more_tokens_and_shorter_ones_keep_their_masks(mask: str) -> None:
+    torch.manual_seed(0)
+    net, short = FlatTokens().eval(), torch.randn(4, 5, 6)
+    long = torch.cat([short, torch.zeros(4, 3, 6)], 1)
+    site_map = examine(net, Call.of(short))
+    text, found = f"inner=0.5 mask={mask}", []
+    for x in (short, long):
+        with torch.no_grad(), injected(net, text, site_map=site_map) as opened:
+            opened.at(ids=range(4))
+            found.append(net(x))
+    assert torch.allclose(found[0], found[1][:, :5], atol=1e-6)
+
+
 def test_one_mask_per_pass_for_all_examples() -> None:
     net, x = zoo.cifar(), zoo.images()
     for masks, alike in (("per_pass", True), ("per_example", False)):

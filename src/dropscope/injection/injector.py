@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -177,16 +178,14 @@ class Noise(Visitor):
         spec = self._spec(point)
         assert spec is not None
         self._ledger.settle()
+        spec = self._fitted(point, value, spec)
         if self._in_one_trip(value, spec):
             kernels = noise_kernels()
             if kernels.takes(value):
-                self._check_examples(point, value, spec)
                 key = self._key_parts(point, value.device)
                 if self._waits(point, value.device):
                     return self._ledger.defer(DeferredNoise(value, key, spec.rate, self._stratified))
                 return kernels.bernoulli(value, *key, spec.rate, stratified=self._stratified)
-        if spec.layout.batch_dim is not None:
-            self._check_examples(point, value, spec)
         factor = self._masks.factor(point, value, spec) if self.watcher is None else None
         if factor is not None:
             return value * factor
@@ -206,7 +205,7 @@ class Noise(Visitor):
         rising = call["scale"] is None or call["scale"] > 0
         if not alike or not rising or any(part.stride(-1) != 1 for part in (query, key, value)):
             return None
-        self._check_examples(point, query, spec)
+        self._fitted(point, query, spec)
         key = self._key_parts(point, query.device)
         return kernels.attend(call, *key, spec.rate, self._bits(call), stratified=self._stratified)
 
@@ -261,13 +260,19 @@ class Noise(Visitor):
         numbers, places = in_blocks(passes.to(device), self.draws)
         return Keys.of(streams(self.seed, site_key(point.name, point.call), numbers, examples.to(device)), places)
 
-    def _check_examples(self, point: Point, value: Tensor, spec: SiteNoise) -> None:
-        examples = self._examples
-        assert spec.layout.batch_dim is not None
-        if value.shape[spec.layout.batch_dim] != len(examples) * spec.layout.folded:
-            remedy = f"call the model on {len(examples)} examples at a time along dimension 0"
-            what = f"dimension {spec.layout.batch_dim} of {point.address} must count examples"
+    def _fitted(self, point: Point, value: Tensor, spec: SiteNoise) -> SiteNoise:
+        """The noise as this value takes it: a longer text has more tokens, which may lie in the examples' dimension."""
+        layout, examples = spec.layout, len(self._examples)
+        if layout.batch_dim is None:
+            return spec
+        size = value.shape[layout.batch_dim]
+        if size == examples * layout.folded:
+            return spec
+        if layout.folded == 1 or size % examples:
+            remedy = f"call the model on {examples} examples at a time along dimension 0"
+            what = f"dimension {layout.batch_dim} of {point.address} must count examples"
             raise BadInput(what, point.name, Phrase(f"shape {tuple(value.shape)}"), remedy)
+        return replace(spec, layout=replace(layout, folded=size // examples))
 
 
 @contextmanager
