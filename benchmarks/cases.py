@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 import dropscope as ds
 from dropscope.engine import Session
+from dropscope.errors import AuditFailed
+from dropscope.placement import as_placement
 from nets import resnet20, resnet50, unet3d
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
@@ -173,7 +175,18 @@ def one_at_a_time(session: Session, sites: int, kinds: Sequence[str] = _LAYERS) 
     known = {s.module: s for s in session.site_map.sites if s.kind in kinds and s.module in modules}
     every = list(known.values())
     chosen = every[:: max(1, -(-len(every) // sites))]
-    return [f"{site.module}@{site.positions[0]}={rate}" for site in chosen for rate in _RATES]
+    texts = [[f"{site.module}@{site.positions[0]}={rate}" for rate in _RATES] for site in chosen]
+    return [text for at_rates in texts if _has_effect(session, at_rates[0]) for text in at_rates]
+
+
+def _has_effect(session: Session, text: str) -> bool:
+    """Whether noise there reaches the output: where Longformer attends globally, its local queries do not."""
+    placement = as_placement(text)
+    try:
+        session.audit_all(session.resolve([placement]), [placement])
+    except AuditFailed:
+        return False
+    return True
 
 
 def group(session: Session) -> list[str]:
