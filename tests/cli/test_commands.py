@@ -431,6 +431,17 @@ def test_a_folder_holds_one_sweep(run):
     assert result.stderr.startswith("error: --out must")
 
 
+def test_shards_of_a_sweep(run):
+    two = ("sweep", *SWEEP[1:], "--placements", "fc2=0.5", "--out", "rows")
+    first = json.loads(run(*two, "--shard", "2/2", "--json", wrote=("rows",)).stdout)
+    assert first == {"shard": "2/2", "computed": 1, "there": 1, "parts": 2, "folder": "rows"}
+    assert "1 of 2" in run(*two, "--shard", "2/2").stdout
+    last = json.loads(run(*two, "--shard", "1/2", "--json").stdout)
+    assert {row["placement"] for row in last["best"]} == {"fc1=0.2", "fc1=0.5", "fc2=0.5"}
+    assert refusal(run(*two, "--shard", "3/2", code=2)).name == "shard"
+    assert refusal(run(*SWEEP, "--shard", "1/2", code=2)).name == "out"
+
+
 def test_a_demo_that_is_only_planned(run):
     assert run("demo", "--passes", "3", "--dry-run").stdout == "999 placements × 3 passes; writes dropscope-demo\n"
     answer = json.loads(run("demo", "--dry-run", "--json").stdout)

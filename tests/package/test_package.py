@@ -10,13 +10,13 @@ import dropscope
 
 PUBLIC = {
     "watch", "find_sites", "Site", "Placement", "injected", "audit", "sample", "uncertainty", "maps", "PlacementGrid",
-    "PlacementSpace", "sweep", "plan_sweep", "Run", "compare", "tune", "UncertaintyPredictor", "measures", "scores",
+    "PlacementSpace", "sweep", "plan_sweep", "sweep_shard", "Run", "compare", "tune", "UncertaintyPredictor", "measures", "scores",
     "rivals", "defer", "export", "open_export",
     "open_run", "register_noise", "BadInput", "AuditFailed", "DropscopeError", "MissingExtra", "__version__",
     "load_data", "try_out", "score_continuations", "meta",
     "Audit", "Choice", "Comparison", "DeferralRule", "DriftCheck", "Evaluation", "Explanation", "Monitor",
     "Exported", "ExportFacts",
-    "Predictions", "Judgement", "LoadedData", "Noise", "PlanSummary", "Synthesis", "Watch",  # what they return
+    "Predictions", "Judgement", "LoadedData", "Noise", "PlanSummary", "ShardResult", "Synthesis", "Watch",  # what they return
 }  # fmt: skip
 LATER = {"tune"}
 EXTRAS = ("transformers", "datasets", "monai", "nibabel", "onnx", "onnxruntime", "onnxscript")

@@ -101,10 +101,11 @@ def test_what_is_no_finished_run_is_refused(tmp_path: Path) -> None:
         ds.open_run(tmp_path)
     swept(tmp_path, placements, engine="loop")
     assert len(ds.open_run(tmp_path).rows) == 2 * 5
-    part = next((tmp_path / "rows").glob("part-*.parquet"))
-    pd.read_parquet(part).query("placement == '0=0.1'").to_parquet(part)
+    two_parts = tmp_path / "two"
+    swept(two_parts, ["0=.1", "last=.3"], engine="shared")
+    next((two_parts / "rows").glob("part-*.parquet")).unlink()
     with refused("folder") as caught:
-        ds.open_run(tmp_path)
+        ds.open_run(two_parts)
     assert "1 of 2" in str(caught.value.received)
 
 
@@ -113,7 +114,7 @@ PLACEMENTS = ["0=.1", "0=.5"]
 
 def test_a_finished_sweep_answers_without_planning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = swept(tmp_path, PLACEMENTS)
-    monkeypatch.setattr("dropscope.runs.sweeps.choose_engine", lambda *_, **__: pytest.fail("it was planned"))
+    monkeypatch.setattr("dropscope.runs.jobs.choose_engine", lambda *_, **__: pytest.fail("it was planned"))
     again = swept(tmp_path, PLACEMENTS)
     for name in TABLES:
         pd.testing.assert_frame_equal(getattr(again, name), getattr(first, name))

@@ -388,15 +388,29 @@ def test_code_has_one_name_in_every_process() -> None:
     assert len(said) == 1
 
 
-def test_a_part_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def _truncated(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def _flipped(content: bytes) -> bytes:
+    """One bit of the last byte but a hundred: the footer, which Arrow would read without a complaint."""
+    return content[:-100] + bytes([content[-100] ^ 1]) + content[-99:]
+
+
+@pytest.mark.parametrize("damage", [_truncated, _flipped, lambda content: b""])
+@pytest.mark.parametrize("pattern", ["rows/part-*.parquet", "baseline.parquet", "examples.parquet", "finished.json"])
+def test_what_is_damaged_is_computed_again(tmp_path: Path, pattern: str, damage: Any) -> None:
     net = zoo.seeded(_Bent)
-    whole = _again(net, tmp_path / "run").rows
-    part = next((tmp_path / "run" / "rows").glob("part-*.parquet"))
-    part.write_bytes(b"")
-    with refused(str(part)):
-        _again(net, tmp_path / "run")
-    part.unlink()
-    pd.testing.assert_frame_equal(_again(net, tmp_path / "run").rows, whole)
+    whole = _again(net, tmp_path / "run")
+    before = contents(tmp_path / "run")
+    (path,) = (tmp_path / "run").glob(pattern)
+    path.write_bytes(damage(path.read_bytes()))
+    with refused("folder"):
+        ds.open_run(tmp_path / "run")
+    again = _again(net, tmp_path / "run")
+    for name in ("rows", "baseline", "examples", "intervals"):
+        pd.testing.assert_frame_equal(getattr(again, name), getattr(whole, name))
+    assert contents(tmp_path / "run") == before
 
 
 @pytest.mark.parametrize("text", ["[]", '{"format": 1}'])
@@ -417,6 +431,6 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 def test_of_two_that_begin_at_once_the_first_stands(tmp_path: Path) -> None:
     store = Store(tmp_path / "run")
     store.open({"weights": "a"}, {})
-    store._begin('{"format": 1, "spec": {"weights": "b"}, "fixed": {}}')
+    assert not store.place.create("run.json", b'{"format": 1, "spec": {"weights": "b"}, "fixed": {}}')
     assert store.read_spec()["spec"] == {"weights": "a"}
     assert not list((tmp_path / "run").glob(".part-*"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -25,6 +26,7 @@ from dropscope.cli.options import (
     PlacementText,
     RunFolder,
     Seed,
+    ShardText,
     takes_records,
 )
 from dropscope.cli.placements import PlacementOptions
@@ -111,6 +113,7 @@ def sweep(
     label: LabelRule = "mean",
     objective: Objective = "aurc",
     out: RunFolder = None,
+    shard: ShardText = None,
     memory: Memory = "auto",
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -118,9 +121,13 @@ def sweep(
     """Score many placements on the same examples, beside one plain pass."""
     placements = with_noises(model, asked.chosen)  # a mistake in it is reported before torch is imported
     check_passes(passes)
-    from dropscope.runs import plan_sweep
+    if shard is not None and out is None:
+        raise BadInput("out must be given with shard", "out", None, "write out='results', a folder all shards see")
+    from dropscope.runs import Shard, plan_sweep, sweep_shard
     from dropscope.runs import sweep as run_sweep
 
+    if shard is not None:
+        Shard.parse(shard)
     loaded, dataset = load_both(model, source)
     options: dict[str, Any] = {**asdict(how), "label": label, "memory": memory, "out": out}
     if dry_run:
@@ -128,8 +135,24 @@ def sweep(
             plan = plan_sweep(loaded.module, placements, dataset, passes, **options)
         print_json(asdict(plan)) if as_json else stdout().print(str(plan), soft_wrap=True)
         return
+    given = loaded.module, placements, dataset, passes
+    options |= {"objective": objective, "progress": None}
+    if shard is None:
+        with asked.explained():
+            run = run_sweep(*given, **options)
+        _print_run(run, objective, as_json)
+        return
     with asked.explained():
-        run = run_sweep(loaded.module, placements, dataset, passes, objective=objective, progress=None, **options)
+        done = sweep_shard(*given, shard=shard, **options)
+    if done.run is not None:
+        _print_run(done.run, objective, as_json)
+    elif as_json:
+        print_json({name: value for name, value in vars(done).items() if name != "run"} | {"folder": str(done.folder)})
+    else:
+        stdout().print(str(done), soft_wrap=True)
+
+
+def _print_run(run: Run, objective: str, as_json: bool) -> None:
     best, baseline = run.best(objective, 10), run.with_intervals(run.baseline, objective)
     if as_json:
         judged = None if run.verdict is None else {"word": run.verdict.word, **asdict(run.verdict)}
@@ -150,7 +173,7 @@ def _print_verdict(run: Run) -> None:
     stdout().print(f"\nVerdict: {run.verdict}")
     if run.verdict.word == "undecided":
         stdout().print("dropscope try picks and judges on different examples, which can tell smaller differences.")
-    if run.folder is not None:
+    if isinstance(run.folder, Path):
         from dropscope.report import accuracy_curves
 
         picture = run.folder / "curves.png"

@@ -95,7 +95,13 @@ _Objective = Literal[
 Objective = Annotated[_Objective, typer.Option(**in_words("Score that chooses the best rows.", _Objective))]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda. Default: the device of the model.")]
 Memory = Annotated[str, typer.Option(help="Memory budget, such as 4GiB.")]
-RunFolder = Annotated[str | None, typer.Option(help="Folder of the run. An interrupted run resumes from it.")]
+RunFolder = Annotated[
+    str | None, typer.Option(help="Folder or address (s3://…) of the run. An interrupted run resumes from it.")
+]
+ShardText = Annotated[
+    str | None,
+    typer.Option(metavar="K/N", help="Run one share of N, from 1/N to N/N, into the --out that all shares see."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan, without running it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

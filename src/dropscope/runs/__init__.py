@@ -8,7 +8,8 @@ from dropscope.runs.passes import maps, sample, uncertainty
 from dropscope.runs.plots import draw_accuracy_curves
 from dropscope.runs.ranking import choice_notes, difference_cells, error_cells, has_errors
 from dropscope.runs.result import Run
-from dropscope.runs.sweeps import plan_sweep, sweep
+from dropscope.runs.shards import Shard, ShardResult
+from dropscope.runs.sweeps import plan_sweep, sweep, sweep_shard
 from dropscope.runs.trials import Choice, plan_trial, try_out
 from dropscope.runs.verdicts import LEAST_ERRORS, Judgement, deferral_table, judge
 
@@ -17,6 +18,8 @@ __all__ = [
     "Choice",
     "Judgement",
     "Run",
+    "Shard",
+    "ShardResult",
     "check_labelled",
     "choice_notes",
     "deferral_table",
@@ -34,6 +37,7 @@ __all__ = [
     "sample",
     "score_continuations",
     "sweep",
+    "sweep_shard",
     "try_out",
     "uncertainty",
 ]

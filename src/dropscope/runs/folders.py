@@ -14,11 +14,13 @@ from dropscope.errors import BadInput, Phrase
 from dropscope.model import digest
 from dropscope.runs.finalists import select_finalists
 from dropscope.runs.intervals import picked_from, widened
+from dropscope.runs.places import existing_place
 from dropscope.runs.result import Run
 from dropscope.runs.rows import beside_single_pass
 from dropscope.runs.store import Store
 from dropscope.scores import Score
 
+TABLES = ("baseline", "intervals", "examples")  # of a finished run, beside its rows
 # What may differ between runs that are read as one: both engines and all devices give the same rows to 1e-4.
 _MAY_DIFFER = ("placements", "count", "engine", "device")
 
@@ -30,7 +32,7 @@ def open_run(*folders: str | Path) -> Run:
     placement that is in two of them is read from the first.
 
     Args:
-        folders: What `sweep` was given as `out`.
+        folders: What `sweep` was given as `out`: folders, or addresses such as s3://bucket/run.
 
     Returns:
         The `Run`, as `sweep` returned it, without `seconds`. Of several folders, its `folder` is None.
@@ -51,7 +53,7 @@ def open_run(*folders: str | Path) -> Run:
     """
     if not folders:
         raise BadInput("folders must name at least one folder", "folders", (), "pass what sweep was given as out")
-    runs = [_read(Path(folder)) for folder in folders]
+    runs = [_read(Store(existing_place(folder))) for folder in folders]
     for run in runs[1:]:
         _check_kin(runs[0], run)
     return runs[0] if len(runs) == 1 else _merged(runs)
@@ -60,7 +62,7 @@ def open_run(*folders: str | Path) -> Run:
 def finished_run(store: Store, keep: int | None, objective: Score) -> Run | None:
     """The run of a folder that lacks nothing, the intervals of these finalists included; else None."""
     try:
-        run = _read(store.folder)
+        run = _read(store)
     except BadInput:  # not to its end yet
         return None
     wanted = select_finalists(run.rows, keep, objective)[["placement", "measure"]]
@@ -68,21 +70,22 @@ def finished_run(store: Store, keep: int | None, objective: Score) -> Run | None
     return run if known.issuperset(wanted.itertuples(index=False, name=None)) else None
 
 
-def _read(folder: Path) -> Run:
-    store = Store(folder)
+def _read(store: Store) -> Run:
     spec = store.read_spec()["spec"]
-    baseline, intervals, examples = (store.read_table(name) for name in ("baseline", "intervals", "examples"))
+    tables = store.read_tables(TABLES)
     rows = store.read_rows()
     found = rows.placement.nunique()
-    older = intervals is None or "picked_from" not in intervals
-    if baseline is None or intervals is None or examples is None or older or found < spec["count"]:
-        received = Phrase(f"{folder} with {found} of {spec['count']} placements")
+    if tables is None or found < spec["count"]:
+        received = Phrase(f"{store.at} with {found} of {spec['count']} placements")
         if found == spec["count"]:
-            received = Phrase(f"{folder} without the intervals that this version writes")
+            received = Phrase(f"{store.at} without the intervals of its best rows")
         remedy = "run the same sweep with out= this folder again: it does only what is missing"
         raise BadInput("folder must hold a finished run", "folder", received, remedy)
+    baseline, intervals, examples = (tables[name] for name in TABLES)
     levels = scores.reference_levels(float(baseline.accuracy.iloc[0]), spec["examples"])
-    return Run(beside_single_pass(rows, baseline), baseline, intervals, examples, spec, spec["engine"], folder, levels)
+    return Run(
+        beside_single_pass(rows, baseline), baseline, intervals, examples, spec, spec["engine"], store.at, levels
+    )
 
 
 def _check_kin(first: Run, other: Run) -> None:

@@ -38,7 +38,7 @@ class Run:
         examples: Per-example uncertainty and correctness of the finalists and the baseline.
         spec: What identifies the run: data, weights, code, placements, seed.
         engine: The engine that ran: "shared" or "loop".
-        folder: Where the run is stored; None without `out`.
+        folder: Where the run is stored: a path, or the text of an address; None without `out`.
         levels: Each penalty of a random and of a perfectly monotone measure on as many examples.
         seconds: Wall time of each stage.
         reason: Why the loop ran, where "auto" took it; empty for a run that was opened from its folder.
@@ -58,7 +58,7 @@ class Run:
     examples: pd.DataFrame
     spec: dict[str, Any]
     engine: str
-    folder: Path | None = None
+    folder: Path | str | None = None
     levels: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     reason: str = ""

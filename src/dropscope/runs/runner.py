@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from dropscope.runs.finalists import select_finalists
 from dropscope.runs.intervals import interval_table
 from dropscope.runs.result import Run
 from dropscope.runs.rows import RowMaker, beside_single_pass
+from dropscope.runs.shards import Shard
 from dropscope.runs.store import Store, ordered_rows
 from dropscope.scores import Score
 
@@ -83,15 +85,34 @@ class Job:
         place = {"engine": self.maker.engine.name, "device": str(self.maker.session.device)}
         return {"versions": _versions(), **place, "memory": self.memory, "compiled": self.compiled}
 
+    @cached_property
+    def units(self) -> list[WorkUnit]:
+        return self.maker.engine.units(self.maker.bytes_per_placement)
+
     def name(self, unit: WorkUnit) -> str:
         return digest([str(self.maker.placements[n]) for n in unit.numbers])
+
+    def predictions(self, unit: WorkUnit) -> int:
+        return len(unit.numbers) * self.maker.engine.passes * self.maker.session.data.n
+
+    def work(self, unit: WorkUnit) -> float:
+        """How much there is to do, compared with other units."""
+        return sum(self.maker.engine.cost(number) for number in unit.numbers)
+
+
+def run_shard(job: Job, store: Store, shard: Shard, *, show: bool | None) -> tuple[int, int, int]:
+    """Runs what is missing of a shard; how many parts that was, how many are there now, and how many the run has."""
+    own = shard.share(job.units, job.work)
+    there = store.parts()
+    missing = [unit for unit in own if job.name(unit) not in there]
+    _run_units(job, missing, lambda unit, rows: store.write_rows(job.name(unit), rows), lambda whole: 0.0, show=show)
+    there = store.parts()
+    return len(missing), sum(job.name(unit) in there for unit in job.units), len(job.units)
 
 
 def run_job(job: Job, store: Store | None, keep: int | None, objective: Score, *, show: bool | None) -> Run:
     """Runs what is missing, and looks at the `keep` best rows again."""
     maker, spec, started = job.maker, job.spec, time.monotonic()
-    if store is not None:
-        store.open(spec, job.settled)
     rows = _rows(job, store, keep, show=show)
     ran = time.monotonic()
     with stage("one plain pass", show=show):
@@ -104,12 +125,10 @@ def run_job(job: Job, store: Store | None, keep: int | None, objective: Score, *
     intervals = interval_table(finalists, scored, maker.scores, data.groups, maker.session.seed, device, show=show)
     rows, baseline = (beside_single_pass(table, baseline) for table in (rows, baseline))
     if store is not None:
-        store.write_table("baseline", baseline)
-        store.write_table("examples", finalists.examples)
-        store.write_table("intervals", intervals)
+        store.write_tables({"baseline": baseline, "examples": finalists.examples, "intervals": intervals})
     levels = scores.reference_levels(float(baseline.accuracy.iloc[0]), data.n)
     seconds = maker.seconds | {"passes, scores and rows": ran - started, "finalists": time.monotonic() - ran}
-    folder = store.folder if store else None
+    folder = store.at if store else None
     about = maker.engine.name, folder, levels, seconds, maker.engine.reason
     return Run(rows, baseline, intervals, finalists.examples, spec, *about)
 
@@ -120,21 +139,30 @@ def _best(keep: int | None) -> int:
 
 def _rows(job: Job, store: Store | None, keep: int | None, *, show: bool | None) -> pd.DataFrame:
     """Every row, those that a store holds already included."""
-    maker = job.maker
-    units = maker.engine.units(maker.bytes_per_placement)
-    missing = [unit for unit in units if store is None or not store.has(job.name(unit))]
-    tables = []
-    total = sum(len(unit.numbers) for unit in missing) * maker.engine.passes * maker.session.data.n
-    then = expected_rest(maker, keep).finalists if total and show is not False else lambda whole: 0.0
+    there = {} if store is None else store.parts()
+    missing = [unit for unit in job.units if job.name(unit) not in there]
+    then = expected_rest(job.maker, keep).finalists if missing and show is not False else lambda whole: 0.0
+    tables: list[pd.DataFrame] = []
+    if store is None:
+        _run_units(job, missing, lambda unit, rows: tables.append(rows), then, show=show)
+        return ordered_rows(tables)
+    _run_units(job, missing, lambda unit, rows: store.write_rows(job.name(unit), rows), then, show=show)
+    return store.read_rows()
+
+
+def _run_units(
+    job: Job,
+    units: Sequence[WorkUnit],
+    keep: Callable[[WorkUnit, pd.DataFrame], None],
+    then: Callable[[float], float],
+    *,
+    show: bool | None,
+) -> None:
+    """Runs units one by one; `keep` gets the rows of each, and `then` says how long what follows takes."""
     what = "compiling, then passes" if job.compiled else "passes"
-    with track(what, total, show=show, then=then) as tick:
-        for unit in missing:
-            rows = maker.rows(unit, tick)
-            if store is None:
-                tables.append(rows)
-            else:
-                store.write_rows(job.name(unit), rows)
-    return ordered_rows(tables) if store is None else store.read_rows()
+    with track(what, sum(map(job.predictions, units)), show=show, then=then) as tick:
+        for unit in units:
+            keep(unit, job.maker.rows(unit, tick))
 
 
 def _versions() -> dict[str, str]:

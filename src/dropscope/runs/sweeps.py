@@ -1,42 +1,33 @@
 """Sweeps: many placements over one data set. `sweep` runs them, `plan_sweep` says what it would do.
 
-Owns the arguments: everything that is asked for is checked here, before the runner does it.
+Owns the arguments; see `jobs` for their checks and the plan, `runner` for what is then done.
 """
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from dropscope import measures as measures_module
-from dropscope import scores as scores_module
-from dropscope.atomic import output_folder
-from dropscope.checks import check_choice, check_passes
-from dropscope.device import memory_bytes
-from dropscope.engine import PlanSummary, Session, SessionOptions, check_runs_passes, choose_engine, open_session
-from dropscope.errors import BadInput, Phrase
-from dropscope.measures import Measure
+from dropscope.engine import PlanSummary, Session, SessionOptions, open_session
+from dropscope.errors import BadInput
 from dropscope.parameters import shares
-from dropscope.placement import Placement, as_placement
+from dropscope.placement import Placement
 from dropscope.progress import stage
 from dropscope.runs.estimates import expected_rest
-from dropscope.runs.folders import finished_run
-from dropscope.runs.passes import LABELS
+from dropscope.runs.jobs import Asked, plan_job, start_job, sweep_session
+from dropscope.runs.places import open_place
 from dropscope.runs.result import Run
-from dropscope.runs.rows import RowMaker
-from dropscope.runs.runner import Job, run_job, specification
-from dropscope.runs.samples import check_memory
+from dropscope.runs.runner import run_job, run_shard
+from dropscope.runs.shards import Shard, ShardResult
 from dropscope.runs.store import Store
 from dropscope.scores import Score
-
-_ENGINE_NAMES = {"reference": "loop"}
 
 
 @shares(open_session, without=("ignore_label",))
@@ -73,7 +64,8 @@ def sweep(
         label: Whether "mean" (the averaged passes) or "plain" (the pass without noise) decides the prediction.
         objective: The score that the finalists are chosen by: a name, or one of your own.
         keep: For how many of the best rows per-example values and intervals are kept: "top:50", "all" or "none".
-        out: Folder of the run. A run that was killed goes on there and ends with the same rows.
+        out: Folder of the run, or an address that fsspec knows, such as s3://bucket/run. A run that was killed goes on
+            there and ends with the same rows.
         engine: "auto", "shared" (refuses a model it cannot capture), "loop" (the plain reference) or "analytic" (no
             passes, for noise just before the last linear layer).
         compile: Whether to compile what runs; None compiles where it repays.
@@ -96,17 +88,60 @@ def sweep(
     """
     count = _kept(keep)
     asked = Asked.checked(placements, passes, measures, scores, objective, label)
-    store = None if out is None else Store(output_folder(out))
-    with stage("reading the data, tracing the model", show=progress):
-        session = open_session(model, data, **options)
-    _check_task(session)
-    spec = asked.specification(session) | ({} if engine == "auto" else {"engine": _ENGINE_NAMES.get(engine, engine)})
-    if store is not None and store.check(spec) and (done := finished_run(store, count, asked.objective)) is not None:
-        return done
-    job = _job(session, asked, engine, memory, store, compile=compile, show=progress)
-    if job.compiled:
-        job.maker.engine.compile()
-    return run_job(job, store, count, asked.objective, show=progress)
+    store = None if out is None else Store(open_place(out))
+    session = sweep_session(model, data, show=progress, **options)
+    job = start_job(session, asked, engine, memory, store, count, compile=compile, show=progress)
+    return job if isinstance(job, Run) else run_job(job, store, count, asked.objective, show=progress)
+
+
+@shares(sweep, without=("out",))
+def sweep_shard(
+    model: nn.Module, placements: Sequence[Placement | str], data: Any, passes: int = 100, *, shard: str,
+    out: str | Path, **options: Any,
+) -> ShardResult:  # fmt: skip
+    """Runs one share of a sweep, for machines that have only a folder in common.
+
+    Each part of the run belongs to one shard, by the plan alone, so nobody need coordinate them. All write into the
+    same folder, where `sweep` goes on as well. The one that finds no part missing finishes the run.
+
+    Args:
+        model: A trained classifier. It is left exactly as it was.
+        placements: A `PlacementGrid`, or placements and their texts.
+        data: Labelled data, as `sweep` takes it.
+        passes: Passes per placement.
+        shard: Which share it is, of how many: "1/4" to "4/4".
+        out: Folder of the run that all shards see, or an address that fsspec knows, such as s3://bucket/run.
+
+    Returns:
+        A `ShardResult`, which prints itself. Its `run` is the finished `Run` where no part is missing.
+
+    Raises:
+        BadInput: As `sweep`.
+        AuditFailed: As `sweep`.
+
+    Examples:
+        >>> import tempfile, torch
+        >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
+        >>> given = net, ["0=0.2", "2=0.5"], (torch.randn(40, 4), torch.randint(0, 3, (40,))), 5
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     first, second = (sweep_shard(*given, shard=f"{k}/2", out=folder) for k in (1, 2))
+        >>> first.run is None, second.there, len(second.run.rows)
+        (True, 2, 10)
+    """
+    which = Shard.parse(shard)
+    given = _defaults() | options
+    count, show = _kept(given["keep"]), given["progress"]
+    asked = Asked.checked(placements, passes, given["measures"], given["scores"], given["objective"], given["label"])
+    store = Store(open_place(out))
+    session = sweep_session(model, data, show=show, **_of_session(options))
+    how = given["engine"], given["memory"], store, count
+    job = start_job(session, asked, *how, compile=given["compile"], show=show)
+    if isinstance(job, Run):
+        parts = len(store.parts())
+        return ShardResult(str(which), 0, parts, parts, store.at, job)
+    computed, there, parts = run_shard(job, store, which, show=show)
+    run = run_job(job, store, count, asked.objective, show=show) if there == parts else None
+    return ShardResult(str(which), computed, there, parts, store.at, run)
 
 
 @shares(sweep)
@@ -139,13 +174,10 @@ def plan_sweep(
         ('shared', 2, 2)
     """
     started = time.monotonic()
-    given = {parameter.name: parameter.default for parameter in inspect.signature(sweep).parameters.values()} | options
+    given = _defaults() | options
     asked = Asked.checked(placements, passes, given["measures"], given["scores"], given["objective"], given["label"])
     _kept(given["keep"])
-    with stage("reading the data, tracing the model", show=given["progress"]):
-        session = open_session(
-            model, data, **{name: options[name] for name in SessionOptions.__annotations__ if name in options}
-        )
+    session = sweep_session(model, data, show=given["progress"], **_of_session(options))
     wanted = {name: given[name] for name in ("engine", "memory", "out", "compile", "keep", "progress")}
     return plan_session(session, asked, started, **wanted)
 
@@ -167,9 +199,8 @@ def plan_session(
 
     `started` is when the set-up began, by the monotonic clock.
     """
-    _check_task(session)
-    store = None if out is None else Store(output_folder(out))
-    job = _job(session, asked, engine, memory, store, compile=compile, show=progress, audited=audited)
+    store = None if out is None else Store(open_place(out))
+    job = plan_job(session, asked, engine, memory, store, compile=compile, show=progress, audited=audited)
     set_up = time.monotonic() - started
     with stage("timing a few blocks", show=progress):
         maker = job.maker
@@ -184,99 +215,12 @@ def plan_session(
     return replace(plan, stages=stages, seconds=sum(stages.values()))
 
 
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """What a sweep is to compute, checked as far as that needs neither model nor data."""
-
-    placements: list[Placement]
-    passes: int
-    measures: list[Measure]
-    scores: list[Score]
-    objective: Score
-    label: str
-
-    @classmethod
-    def checked(
-        cls,
-        placements: Sequence[Placement | str] | None,
-        passes: int,
-        measures: Sequence[str | Callable[..., Tensor]] | None,
-        scores: Any,
-        objective: Any,
-        label: str,
-    ) -> Asked:
-        """Refuses what cannot be asked for."""
-        check_passes(passes)
-        check_choice(label, "label", LABELS)
-        (best_by,) = scores_module.resolve([objective], "objective")
-        chosen = scores_module.resolve(scores)
-        if placements is None:
-            remedy = "pass a PlacementGrid or a list of texts"
-            raise BadInput("placements must be given", "placements", None, remedy)
-        several = [placements] if isinstance(placements, str | Placement) else placements
-        distinct = list(dict.fromkeys(as_placement(placement) for placement in several))
-        if not distinct:
-            remedy = "pass a PlacementGrid or a list of texts"
-            raise BadInput("placements must hold at least one placement", "placements", [], remedy)
-        # The objective, by which finalists are picked, is always one of the scores.
-        chosen = scores_module.resolve([*chosen, best_by])
-        return cls(distinct, passes, _of_passes(measures_module.resolve(measures)), chosen, best_by, label)
-
-    def specification(self, session: Session) -> dict[str, Any]:
-        """What identifies the run, as far as it is known before an engine is chosen."""
-        return specification(session, self.placements, self.passes, self.measures, self.scores, self.label)
+def _defaults() -> dict[str, Any]:
+    return {parameter.name: parameter.default for parameter in inspect.signature(sweep).parameters.values()}
 
 
-def _check_task(session: Session) -> None:
-    """Refuses what has no rows: dense predictions, and data without labels."""
-    if session.dense:
-        received = Phrase("one prediction per voxel, pixel or label")
-        raise BadInput("model must predict whole examples in a sweep", "model", received, "use maps, or uncertainty")
-    if session.data.labels is None:
-        remedy = "pass (inputs, labels), a label column, a folder with a sub-folder per class, or use uncertainty"
-        raise BadInput("data must have labels to compare with", "data", Phrase("inputs without labels"), remedy)
-
-
-def _job(
-    session: Session,
-    asked: Asked,
-    engine: str,
-    memory: int | str,
-    store: Store | None,
-    *,
-    compile: bool | None,
-    show: bool | None,
-    audited: bool = True,
-) -> Job:
-    """Everything planned, and audited before that."""
-    budget = memory_bytes(memory, session.device)
-    if store is not None:
-        # A run taken up again keeps the memory it was planned with: block sizes follow from it, last bits from those.
-        budget = store.settled("memory", budget)
-        compile = store.settled("compiled", compile)
-        if engine == "auto" and store.settled("engine", None) == "shared":
-            engine = "shared"  # whatever this process would choose
-    if any(row.of == "passes" for row in asked.measures):
-        check_runs_passes(engine)
-        check_memory(asked.measures, asked.passes, session.classes, budget)
-    resolved = session.resolve(asked.placements)
-    if audited:
-        with stage(f"auditing {len(resolved)} placements", show=show):
-            session.audit_all(resolved, asked.placements)
-    with stage("planning: one graph for all placements", show=show):
-        fixed = store is not None
-        running = choose_engine(session, resolved, asked.passes, engine, budget, fixed=fixed, verified=audited)
-        compiled = running.compiles(asked=compile)
-    maker = RowMaker(session, running, asked.placements, asked.measures, asked.scores, asked.label, budget)
-    return Job(maker, asked.specification(session) | {"engine": running.name}, budget, compiled)
-
-
-def _of_passes(rows: list[Measure]) -> list[Measure]:
-    for row in rows:
-        if row.of == "plain":
-            remedy = "leave it out: run.baseline has the measures of one plain pass"
-            raise BadInput("measures of a sweep must be of several passes", "measures", row.name, remedy)
-    return rows
+def _of_session(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in SessionOptions.__annotations__ if name in options}
 
 
 def _kept(keep: str) -> int | None:

@@ -25,11 +25,12 @@ from dropscope.measures import Measure, resolve
 from dropscope.parameters import shares
 from dropscope.placement import Placement
 from dropscope.runs.candidates import Candidates, TrialPlan
+from dropscope.runs.jobs import Asked
 from dropscope.runs.partitions import split
 from dropscope.runs.passes import uncertainty
 from dropscope.runs.plots import accuracy_axes
 from dropscope.runs.result import Run
-from dropscope.runs.sweeps import Asked, plan_session, sweep
+from dropscope.runs.sweeps import plan_session, sweep
 from dropscope.runs.verdicts import Judgement, deferral_table, judge, short_placement
 
 if TYPE_CHECKING:
