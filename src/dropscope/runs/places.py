@@ -26,7 +26,10 @@ _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss",
 class Place(Protocol):
     """Named files, each whole or absent. Names have slashes between their parts."""
 
-    at: Path | str  # as a user writes it
+    @property
+    def at(self) -> Path | str:
+        """As a user writes it."""
+        ...
 
     def exists(self, name: str) -> bool: ...
 
@@ -102,7 +105,7 @@ class AddressedPlace:
     """Objects below an address of fsspec."""
 
     def __init__(self, address: str, system: Any, root: str) -> None:
-        self.at: Path | str = address
+        self.at = address
         self._system, self._root = system, root
 
     @classmethod

@@ -34,7 +34,8 @@ class Store:
     """The place of one run; made on first use, joined when its specification is the same."""
 
     def __init__(self, place: Place | str | Path) -> None:
-        self.place: Place = FolderPlace(Path(place)) if isinstance(place, str | Path) else place
+        self.place: Place
+        self.place = FolderPlace(Path(place)) if isinstance(place, str | Path) else place
         self._read: dict[str, pd.DataFrame] = {}  # file → rows
 
     @property
