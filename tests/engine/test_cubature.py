@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dropscope.engine.cubature import NOISES, UnitNoise, contributions, points, probabilities_at, size, spread
+from dropscope.engine.analytic.cubature import NOISES, UnitNoise, contributions, points, probabilities_at, size, spread
 
 CPU = torch.device("cpu")
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 pytest.importorskip("triton", reason="Triton comes with torch's CUDA builds")
 
 from dropscope.engine import kernels, products  # only where Triton is
+from dropscope.engine.analytic import kernels as analytic_kernels
 from dropscope.engine.chains import halves
 from dropscope.engine.segments import disturb_rows
 
@@ -142,3 +143,19 @@ def test_a_product_in_parts_is_as_exact_as_fp32(shape: tuple[int, ...], outputs:
 
 def test_a_product_in_parts_leaves_few_rows_to_torch() -> None:
     assert products.linear(torch.randn(5, 64, device=DEVICE), torch.randn(2, 64, 64, device=DEVICE), None) is None
+
+
+@pytest.mark.parametrize(("classes", "points", "rows"), [(2, 256, 9), (10, 256, 17), (33, 100, 40)])
+def test_sums_at_points_equal_softmax_and_sums(classes: int, points: int, rows: int) -> None:
+    torch.manual_seed(0)
+    logits, at = 3 * torch.randn(EXAMPLES, classes, device=DEVICE), torch.randn(points, rows, device=DEVICE)
+    spreads = torch.randn(EXAMPLES, rows, classes, device=DEVICE) / rows**0.5
+    plain = logits.softmax(1)
+    p = (logits.double() + torch.einsum("pr,nrc->pnc", at.double(), spreads.double())).softmax(2)
+    best, chosen = plain.double().max(1)
+    top = p.amax(2) - best
+    deviation = p.gather(2, chosen.expand(points, -1)[..., None])[..., 0] - best
+    rows_of = [-torch.special.entr(p).sum(2), top, top.square(), deviation.square()]
+    expected = torch.cat([p.sum(0), torch.stack([row.sum(0) for row in rows_of], 1)], 1)
+    got = analytic_kernels.sums_at(logits, spreads, at, plain)
+    torch.testing.assert_close(got.double() / points, expected / points, rtol=1e-5, atol=2e-6)

@@ -9,12 +9,11 @@ import torch
 
 from dropscope.checks import check_choice
 from dropscope.device import free_bytes
-from dropscope.engine.analytic import AnalyticEngine, Tolerance
+from dropscope.engine.analytic import AnalyticEngine, ReadoutFailed, Tolerance
 from dropscope.engine.engine import Engine
 from dropscope.engine.graph import CaptureFailed, is_captured
 from dropscope.engine.loop import LoopEngine, folds, folds_small, rows_at_once
 from dropscope.engine.prices import always_captures, estimate
-from dropscope.engine.readout import ReadoutFailed
 from dropscope.engine.session import Session, sealed
 from dropscope.engine.shared import SharedEngine
 from dropscope.errors import BadInput, Phrase, first_line

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -178,7 +177,7 @@ class Noise(Visitor):
         spec = self._spec(point)
         assert spec is not None
         self._ledger.settle()
-        spec = self._fitted(point, value, spec)
+        spec = spec.fitted(point, value, len(self._examples))
         if self._in_one_trip(value, spec):
             kernels = noise_kernels()
             if kernels.takes(value):
@@ -205,7 +204,7 @@ class Noise(Visitor):
         rising = call["scale"] is None or call["scale"] > 0
         if not alike or not rising or any(part.stride(-1) != 1 for part in (query, key, value)):
             return None
-        self._fitted(point, query, spec)
+        spec.fitted(point, query, len(self._examples))
         key = self._key_parts(point, query.device)
         return kernels.attend(call, *key, spec.rate, self._bits(call), stratified=self._stratified)
 
@@ -259,20 +258,6 @@ class Noise(Visitor):
     def _streams(self, point: Point, passes: Tensor, examples: Tensor, device: torch.device) -> Keys:
         numbers, places = in_blocks(passes.to(device), self.draws)
         return Keys.of(streams(self.seed, site_key(point.name, point.call), numbers, examples.to(device)), places)
-
-    def _fitted(self, point: Point, value: Tensor, spec: SiteNoise) -> SiteNoise:
-        """The noise as this value takes it: a longer text has more tokens, which may lie in the examples' dimension."""
-        layout, examples = spec.layout, len(self._examples)
-        if layout.batch_dim is None:
-            return spec
-        size = value.shape[layout.batch_dim]
-        if size == examples * layout.folded:
-            return spec
-        if layout.folded == 1 or size % examples:
-            remedy = f"call the model on {examples} examples at a time along dimension 0"
-            what = f"dimension {layout.batch_dim} of {point.address} must count examples"
-            raise BadInput(what, point.name, Phrase(f"shape {tuple(value.shape)}"), remedy)
-        return replace(spec, layout=replace(layout, folded=size // examples))
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from torch import Tensor
+
 from dropscope.errors import BadInput, Phrase, nearest
 from dropscope.injection.roles import Site
 from dropscope.injection.sites import SiteMap
@@ -35,6 +37,18 @@ class SiteNoise:
     def kind(self) -> str | OwnNoise:
         """The noise as `noise.disturb` takes it."""
         return self.own or self.noise
+
+    def fitted(self, point: Point, value: Tensor, examples: int) -> SiteNoise:
+        """The noise as this value takes it: a longer text has more tokens, which may lie in the examples' dimension."""
+        layout = self.layout
+        size = None if layout.batch_dim is None else value.shape[layout.batch_dim]
+        if size is None or size == examples * layout.folded:
+            return self
+        if layout.folded == 1 or size % examples:
+            remedy = f"call the model on {examples} examples at a time along dimension 0"
+            what = f"dimension {layout.batch_dim} of {point.address} must count examples"
+            raise BadInput(what, point.name, Phrase(f"shape {tuple(value.shape)}"), remedy)
+        return replace(self, layout=replace(layout, folded=size // examples))
 
     @property
     def style(self) -> tuple[str, str]:

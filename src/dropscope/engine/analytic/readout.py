@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from dropscope.data import Batch
-from dropscope.engine.cubature import NOISES, UnitNoise
+from dropscope.engine.analytic.cubature import NOISES, UnitNoise
 from dropscope.engine.loop import LoopEngine
 from dropscope.engine.session import Session, sealed
 from dropscope.injection import ResolvedPlacement, SiteNoise

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from dropscope.data import Batch
-from dropscope.engine.cubature import UnitNoise, contributions, points, probabilities_at, size, spread, sums_at
+from dropscope.device import free_bytes
+from dropscope.engine.analytic.cubature import UnitNoise, contributions, points, probabilities_at, size, spread, sums_at
+from dropscope.engine.analytic.readout import Reading, Readout, find_readout, unit_factors, unit_noises
 from dropscope.engine.engine import PassBlock, StatisticsBlock, Tick, WorkUnit, check_finite, check_runs_passes, quiet
 from dropscope.engine.prices import counted
-from dropscope.engine.readout import Reading, Readout, find_readout, unit_factors, unit_noises
 from dropscope.engine.session import Session, sealed
 from dropscope.engine.summary import Expected, Finish, PlanSummary, no_finish, summarise_plain
 from dropscope.engine.timing import timed
@@ -28,7 +29,7 @@ from dropscope.measures.statistics import BLOCKS, SUMMED, BlockedStatistics, Pas
 from dropscope.noise import BLOCK
 
 _PLACEMENTS_PER_UNIT = 10
-_CUDA_EXAMPLES = 1024
+_CUDA_EXAMPLES, _CUDA_EXAMPLES_OF_SMALL_MODELS = 1024, 16_384
 _MEASURED_EXAMPLES, _MEASURED_BLOCKS = 32, 32
 _VALUES = 1 << 24  # contributions of units to logits at once
 
@@ -52,6 +53,13 @@ class Tolerance:
     measure: Callable[[PassStatistics], Tensor] = _mean
     needs: tuple[str, ...] = ("sum_p",)
     name: str = "mean probabilities"
+
+
+def _at_once(session: Session) -> int:
+    """Examples of a batch on a GPU: as many as leave most of its memory free, were all values of a forward kept."""
+    each = 4 * sum(math.prod(value.shape) for value in session.site_map.values.values())
+    fitting = free_bytes(session.device) // 4 // max(each, 1)
+    return max(_CUDA_EXAMPLES, min(fitting, _CUDA_EXAMPLES_OF_SMALL_MODELS))
 
 
 class AnalyticEngine:
@@ -78,7 +86,7 @@ class AnalyticEngine:
         readout = find_readout(session)
         noises = unit_noises(readout, placements)
         if session.device.type == "cuda":
-            session = session.with_data(session.data.rebatched(_CUDA_EXAMPLES))  # few, large kernels
+            session = session.with_data(session.data.rebatched(_at_once(session)))  # few, large kernels
         return cls(session, placements, passes, readout, noises)
 
     def error(self, of: Tolerance) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dropscope.device import runs_kernels
 from dropscope.noise import multinomial_draws
 
 NOISES = ("bernoulli", "gaussian", "multinomial")
@@ -86,7 +87,8 @@ def spread(moved: Tensor, noise: UnitNoise) -> Tensor:
     covariance = covariance[:, :-1, :-1].double()  # the last logit is minus the sum of the others
     diagonal = covariance.diagonal(dim1=1, dim2=2)
     diagonal += _ROUNDING * diagonal.sum(1, keepdim=True) + 1e-12
-    root = torch.linalg.cholesky(covariance).mT.to(moved.dtype)
+    root, failed = torch.linalg.cholesky_ex(covariance)  # unlike `cholesky`, it does not wait for the device
+    root = root.masked_fill(failed[:, None, None] > 0, torch.nan).mT.to(moved.dtype)
     return torch.cat([*rows, torch.cat([root, -root.sum(2, keepdim=True)], 2)], 1)
 
 
@@ -134,6 +136,10 @@ def probabilities_at(logits: Tensor, spreads: Tensor, at: Tensor) -> Iterator[Te
 
 def sums_at(logits: Tensor, spreads: Tensor, at: Tensor, plain: Tensor) -> Tensor:
     """The sums over all points that `PassStatistics.add_sums` takes, `[n, C + 4]`, from plain probabilities `plain`."""
+    if runs_kernels(logits.device):
+        from dropscope.engine.analytic import kernels
+
+        return kernels.sums_at(logits, spreads, at, plain)
     highest, chosen = plain.max(1)
     total = torch.zeros(logits.shape[1] + 4, len(logits), device=logits.device)
     held: Tensor | None = None
