@@ -26,7 +26,7 @@ from gpu_grid import CifarNet, test_images
 
 RATES = (0.1, 0.2, 0.3, 0.4, 0.5)
 NAMES = ("mean probability", "predictive entropy", "expected entropy", "bald")
-SOME = 20  # images at once
+SOME, SOME_CUDA = 20, 500  # images at once
 NEEDS = ("sum_p", "sum_plogp", "max_moments", "predicted_deviation")  # of the default measures
 
 
@@ -50,11 +50,12 @@ def limit(net: CifarNet, features: Tensor, rate: float, passes: int) -> tuple[Te
     weight, classes = net.fc2.weight, len(net.fc2.weight)
     total = torch.zeros(n, classes, dtype=torch.float64, device=device)
     squares, entropies = torch.zeros_like(total), torch.zeros(n, dtype=torch.float64, device=device)
+    together = SOME_CUDA if device.type == "cuda" else SOME
     for first in range(0, passes, 4000):
         count = min(4000, passes - first)
         masks = (torch.rand(features.shape[1], count, generator=generator, device=device) >= rate).float() / (1 - rate)
-        for begin in range(0, n, SOME):
-            some = features[begin : begin + SOME]
+        for begin in range(0, n, together):
+            some = features[begin : begin + together]
             p = torch.matmul(weight * some[:, None], masks).add_(net.fc2.bias[:, None]).softmax(1)
             here = slice(begin, begin + len(some))
             total[here] += p.sum(2)
