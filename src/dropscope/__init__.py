@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         rivals,
     )
     from dropscope.deploy.rivals import Comparison, compare
+    from dropscope.deploy.tuning import TunedChoice, open_choice, tune
     from dropscope.engine import PlanSummary
     from dropscope.errors import AuditFailed, BadInput, DropscopeError, MissingExtra
     from dropscope.injection import Audit, Noise, Site, Watch, audit, find_sites, injected, watch
@@ -73,6 +74,7 @@ _ROOMS = {
     "placement": ("Placement", "PlacementGrid", "PlacementSpace", "register_noise"),
     "report": ("Synthesis", "meta"),
     "deploy.rivals": ("Comparison", "compare"),
+    "deploy.tuning": ("TunedChoice", "open_choice", "tune"),
     "runs": (
         "sweep_shard",
         "ShardResult",
@@ -118,6 +120,7 @@ __all__ = [
     "ShardResult",
     "Site",
     "Synthesis",
+    "TunedChoice",
     "UncertaintyPredictor",
     "Watch",
     "__version__",
@@ -131,6 +134,7 @@ __all__ = [
     "maps",
     "measures",
     "meta",
+    "open_choice",
     "open_export",
     "open_run",
     "plan_sweep",
@@ -142,6 +146,7 @@ __all__ = [
     "sweep",
     "sweep_shard",
     "try_out",
+    "tune",
     "uncertainty",
     "watch",
 ]

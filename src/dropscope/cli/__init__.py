@@ -17,6 +17,7 @@ from dropscope.cli import (  # noqa: F401 - importing them adds their commands
     predict,
     predictors,
     start,
+    tuning,
 )
 from dropscope.cli.app import app
 from dropscope.cli.studies import (  # noqa: F401 - likewise

@@ -3,25 +3,34 @@
 from dropscope.runs.continuations import score_continuations
 from dropscope.runs.folders import open_run
 from dropscope.runs.goals import goal_of
-from dropscope.runs.partitions import check_labelled, halves
+from dropscope.runs.partitions import check_labelled, halves, portions
 from dropscope.runs.passes import maps, sample, uncertainty
 from dropscope.runs.plots import draw_accuracy_curves
 from dropscope.runs.ranking import choice_notes, difference_cells, error_cells, has_errors
 from dropscope.runs.result import Run
+from dropscope.runs.searches import FINALISTS, RACE_PASSES, Schedule, Searched, race
 from dropscope.runs.shards import Shard, ShardResult
+from dropscope.runs.spaces import SEARCH_RATES, Space
 from dropscope.runs.sweeps import plan_sweep, sweep, sweep_shard
 from dropscope.runs.trials import Choice, plan_trial, try_out
-from dropscope.runs.verdicts import LEAST_ERRORS, Judgement, deferral_table, judge
+from dropscope.runs.verdicts import LEAST_ERRORS, Judgement, deferral_lines, deferral_table, judge
 
 __all__ = [
+    "FINALISTS",
     "LEAST_ERRORS",
+    "RACE_PASSES",
+    "SEARCH_RATES",
     "Choice",
     "Judgement",
     "Run",
+    "Schedule",
+    "Searched",
     "Shard",
     "ShardResult",
+    "Space",
     "check_labelled",
     "choice_notes",
+    "deferral_lines",
     "deferral_table",
     "difference_cells",
     "draw_accuracy_curves",
@@ -34,6 +43,8 @@ __all__ = [
     "open_run",
     "plan_sweep",
     "plan_trial",
+    "portions",
+    "race",
     "sample",
     "score_continuations",
     "sweep",

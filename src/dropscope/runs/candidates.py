@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from dropscope.display import headed
 from dropscope.errors import BadInput
@@ -18,6 +18,7 @@ from dropscope.placement import Placement
 from dropscope.progress import format_duration
 from dropscope.runs.verdicts import short_placement
 
+Item = TypeVar("Item")
 _TRIED = ("conv", "linear", "recurrent", "ffn", "attention")
 _IN_BLOCKS = ("conv", "linear", "recurrent", "ffn")  # what `all` stands for
 _BLOCK = re.compile(r"(?P<block>.*\.\d+|\d+)\.\w.*")
@@ -140,7 +141,7 @@ class TrialPlan:
         return "\n".join([*lines, *headed("expected", f"{format_duration(self.seconds)} in all")])
 
 
-def spread(sites: Sequence[str], count: int) -> tuple[str, ...]:
+def spread(sites: Sequence[Item], count: int) -> tuple[Item, ...]:
     """At most `count` of the sites, evenly over their order.
 
     >>> spread("abcdef", 2)

@@ -1,6 +1,10 @@
-"""Partitions of labelled data: one half to choose or fit on, the other to judge on."""
+"""Partitions of labelled data: a part to choose or fit on, another to judge on, and one that nothing has used."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import ceil
 
 import numpy as np
 import torch
@@ -26,18 +30,32 @@ def halves(session: Session) -> tuple[Tensor, Tensor]:
     Raises:
         BadInput: For a model with dense outputs, data without labels, or too few examples.
     """
+    first, second = portions(session, (0.5, 0.5))
+    return first, second
+
+
+def portions(session: Session, shares: Sequence[float]) -> list[Tensor]:
+    """The places of the examples of each part of the data, rising; whole groups, where there are any.
+
+    Args:
+        session: The model and its data.
+        shares: Of the examples, or of the groups, that each part gets: one to choose on, one to judge on, and others.
+
+    Raises:
+        BadInput: For a model with dense outputs, data without labels, or too few examples.
+    """
     check_labelled(session)
     data = session.data
     units = np.arange(data.n) if data.groups is None else group_numbers(data.groups)
     count = int(units.max()) + 1
-    if data.n < _LEAST or count < 2:
+    if data.n < _LEAST or count < len(shares):
         received = Phrase(f"{data.n} examples" + ("" if data.groups is None else f" in {count} groups"))
-        what = f"data must hold at least {_LEAST} labelled examples, half to choose on and half to judge on"
+        what = f"data must hold at least {_LEAST} labelled examples, some to choose on and others to judge on"
         raise BadInput(what, "data", received, "pass more examples, or score one placement with uncertainty")
-    first = np.zeros(count, dtype=bool)
-    first[np.random.default_rng(0).permutation(count)[: (count + 1) // 2]] = True
-    chosen = first[units]
-    return torch.from_numpy(np.flatnonzero(chosen)), torch.from_numpy(np.flatnonzero(~chosen))
+    ends = [ceil(round(count * share, 6)) for share in accumulate(shares)]
+    part = np.empty(count, dtype=np.int64)
+    part[np.random.default_rng(0).permutation(count)] = np.searchsorted(ends, np.arange(count), side="right")
+    return [torch.from_numpy(np.flatnonzero(part[units] == number)) for number in range(len(shares))]
 
 
 def check_labelled(session: Session, name: str = "data") -> Tensor:

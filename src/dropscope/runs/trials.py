@@ -31,7 +31,7 @@ from dropscope.runs.passes import uncertainty
 from dropscope.runs.plots import accuracy_axes
 from dropscope.runs.result import Run
 from dropscope.runs.sweeps import plan_session, sweep
-from dropscope.runs.verdicts import Judgement, deferral_table, judge, short_placement
+from dropscope.runs.verdicts import Judgement, deferral_lines, deferral_table, judge, short_placement
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -147,7 +147,7 @@ class Choice:
             f"judged   the best of them on {judged.examples} other examples, with fresh masks",
             *(line for remark in self.remarks for line in headed("remark", remark)),
             "",
-            *_deferral_lines(self.deferral, list(self.rankings)),
+            *deferral_lines(self.deferral, list(self.rankings)),
             "",
             *textwrap.wrap(f"Verdict: {judged}", 79),
         ]
@@ -346,18 +346,6 @@ def _rankings(table: pd.DataFrame, names: tuple[str, str, str]) -> dict[str, pd.
         if f"{column}_error" in table:
             found[name]["error"] = table[f"{column}_error"]
     return found
-
-
-def _deferral_lines(deferral: pd.DataFrame, names: list[str]) -> list[str]:
-    """What deferring does, in lines of less than 80 columns."""
-    lines = [f"({letter}) {name}" for letter, name in zip("ab", names, strict=True)]
-    lines.append(f"{'deferred':>10} {'accuracy of the kept':>25} {'errors caught':>22}")
-    lines.append(f"{'':>10} {'(a)':>14} {'(b)':>10} {'(a)':>12} {'(b)':>10}")
-    for share, both in deferral.groupby("deferred"):
-        accuracy = " ".join(f"{100 * value:>8.1f} %" for value in both.accuracy)
-        caught = " ".join(f"{100 * value:>8.0f} %" for value in both.errors_caught)
-        lines.append(f"{100 * float(share):>8.0f} %      {accuracy}   {caught}")
-    return lines
 
 
 def _write(choice: Choice, folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Judgements: a placement against one plain pass on the same examples, and what deferring by either would do.
 
-Owns the rule that turns a paired difference of AURC into words. It decides only where the errors are enough for the
-interval to hold, and widens the interval where the placement was picked on the examples it is judged on.
+Owns the rule that turns a paired difference of a score, AURC mostly, into words. It decides only where the errors are
+enough for the interval to hold, and widens the interval where the placement was picked on the examples it is judged on.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ class Judgement:
         placement: Text of the placement.
         measure: The measure that ranks its examples.
         rival: The measure of one plain pass that it is compared with.
-        difference: AURC of the placement minus that of the plain pass; below 0 the placement ranks better.
-        low: Lower end of the 95 % interval of the difference.
+        difference: Score of the placement minus that of the plain pass; of AURC, below 0 the placement ranks better.
+        low: Lower end of the interval of the difference.
         high: Upper end.
         examples: How many examples both rank.
         errors: The fewer of the errors that either ranks.
         picked_from: Of how many rows this one was the best on these very examples; 1 where it was picked on others.
         monte_carlo: Standard error of the difference by the draw of the passes; None where it is not known.
+        score: The score of the rankings.
+        level: Of the interval.
 
     Examples:
         >>> verdict = Judgement("last=0.5", "bald", "plain_entropy", -0.02, -0.03, -0.01, 500, 60)
@@ -56,16 +58,20 @@ class Judgement:
     errors: int
     picked_from: int = 1
     monte_carlo: float | None = None
+    score: str = "aurc"
+    level: float = 0.95
 
     @property
     def word(self) -> Literal["better", "worse", "undecided"]:
         """What the interval says; undecided too where the errors are too few for an interval that holds."""
         if self.errors < LEAST_ERRORS or not self.low * self.high > 0:
             return "undecided"
-        return "better" if self.high < 0 else "worse"
+        return "better" if (self.high < 0) == (scores.TABLE[self.score].direction == "lower") else "worse"
 
     def __str__(self) -> str:
-        numbers = f"AURC difference {self.difference:+.4f}, 95 % interval {self.low:+.4f} to {self.high:+.4f}"
+        title = "AURC" if self.score == "aurc" else self.score
+        interval = f"{100 * self.level:g} % interval {self.low:+.4f} to {self.high:+.4f}"
+        numbers = f"{title} difference {self.difference:+.4f}, {interval}"
         if self.picked_from > 1:
             numbers += f", widened because it is the best of {self.picked_from} rows on these very examples"
         if self.monte_carlo is not None:
@@ -105,11 +111,13 @@ def judge(
     picked_from: int = 1,
     seed: int = 0,
     monte_carlo: float | None = None,
+    score: str = "aurc",
+    level: float = 0.95,
 ) -> Judgement:
     """Compares two rankings of the same examples.
 
     The interval is the difference ± t·s, with s its standard error over resampled examples (or groups) and t the
-    quantile of Student's distribution with errors − 1 degrees of freedom, at .05/`picked_from` (Bonferroni).
+    quantile of Student's distribution with errors − 1 degrees of freedom, at (1 − level)/`picked_from` (Bonferroni).
 
     Args:
         names: Placement, its measure, and the measure of the plain pass.
@@ -120,31 +128,40 @@ def judge(
         picked_from: How many rows the placement was picked from by these very examples.
         seed: Of the resampling.
         monte_carlo: Standard error of the difference by the draw of the passes, where it is known already.
+        score: A score of a ranking, by name.
+        level: Of the interval; .98 is that of a test on one side at 99 %.
 
     Returns:
         The judgement.
     """
     sides = [(_tensor(table.uncertainty), _tensor(table.correct)) for table in (mc, plain)]
-    first, second = (float(scores.aurc(*side)) for side in sides)
+    first, second = (float(scores.TABLE[score].function(*side)) for side in sides)
     errors = min(int((~right.bool()).sum()) for _, right in sides)
     indices = resamples(len(mc), groups, REPLICATES, seed)
     counts = torch.stack([torch.bincount(chosen, minlength=len(mc)) for chosen in indices])
-    drawn = scores.weighted_aurc(*sides[0], counts) - scores.weighted_aurc(*sides[1], counts)
+    drawn = _replicates(score, sides[0], counts) - _replicates(score, sides[1], counts)
     spread = float(drawn.std())
-    half = t_factor(errors - 1, of=picked_from) * spread
+    half = t_factor(errors - 1, level, picked_from) * spread
     difference = first - second
-    by_passes = _monte_carlo(mc, sides[0], seed) if monte_carlo is None else monte_carlo
-    return Judgement(*names, difference, difference - half, difference + half, len(mc), errors, picked_from, by_passes)
+    by_passes = _monte_carlo(mc, sides[0], seed, score) if monte_carlo is None else monte_carlo
+    ends = difference - half, difference + half
+    return Judgement(*names, difference, *ends, len(mc), errors, picked_from, by_passes, score, level)
 
 
-def _monte_carlo(mc: pd.DataFrame, side: tuple[Tensor, Tensor], seed: int) -> float | None:
-    """The spread of the AURC when each uncertainty moves by its own error."""
+def _replicates(score: str, side: tuple[Tensor, Tensor], counts: Tensor) -> Tensor:
+    if score == "aurc":
+        return scores.weighted_aurc(*side, counts)
+    return scores.weighted_ranking_scores(*side, counts)[score]
+
+
+def _monte_carlo(mc: pd.DataFrame, side: tuple[Tensor, Tensor], seed: int, score: str) -> float | None:
+    """The spread of the score when each uncertainty moves by its own error."""
     if "error" not in mc or not np.isfinite(mc.error).all():
         return None
     uncertainty, right = side
     draw = torch.Generator().manual_seed(seed)
     moved = torch.randn(_MOVED, len(mc), generator=draw) * _tensor(mc.error).float()
-    return float(scores.aurc(uncertainty.float() + moved, right.expand(_MOVED, -1)).std())
+    return float(scores.TABLE[score].function(uncertainty.float() + moved, right.expand(_MOVED, -1)).std())
 
 
 def deferral_table(rankings: Mapping[str, pd.DataFrame], shares: Sequence[float] = DEFERRED) -> pd.DataFrame:
@@ -172,6 +189,18 @@ def deferral_table(rankings: Mapping[str, pd.DataFrame], shares: Sequence[float]
             rows.append({"deferred": share, "ranking": name, "accuracy": accuracy,
                          "errors_caught": caught, "errors_kept": left})  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def deferral_lines(deferral: pd.DataFrame, names: list[str]) -> list[str]:
+    """The table of two rankings, in lines of less than 80 columns."""
+    lines = [f"({letter}) {name}" for letter, name in zip("ab", names, strict=True)]
+    lines.append(f"{'deferred':>10} {'accuracy of the kept':>25} {'errors caught':>22}")
+    lines.append(f"{'':>10} {'(a)':>14} {'(b)':>10} {'(a)':>12} {'(b)':>10}")
+    for share, both in deferral.groupby("deferred"):
+        accuracy = " ".join(f"{100 * value:>8.1f} %" for value in both.accuracy)
+        caught = " ".join(f"{100 * value:>8.0f} %" for value in both.errors_caught)
+        lines.append(f"{100 * float(share):>8.0f} %      {accuracy}   {caught}")
+    return lines
 
 
 def _tensor(column: pd.Series) -> Tensor:

@@ -7,6 +7,7 @@ A rival is a function from a `PlainPass` to an uncertainty `[n]` or an `Answer`;
 from dropscope.deploy.rivals.answers import Answer, Rival
 from dropscope.deploy.rivals.catalogue import TABLE, Known
 from dropscope.deploy.rivals.comparisons import ComparisonPlan, compare, plan_comparison
+from dropscope.deploy.rivals.dropout import MeasuredPlacement
 from dropscope.deploy.rivals.fitted import Laplace, Mahalanobis, MaxLogitPNorm, Temperature
 from dropscope.deploy.rivals.forwards import PlainPass
 from dropscope.deploy.rivals.repeated import Augmentation, Ensemble, MonteCarloBatchNorm
@@ -25,6 +26,7 @@ __all__ = [
     "Laplace",
     "Mahalanobis",
     "MaxLogitPNorm",
+    "MeasuredPlacement",
     "MonteCarloBatchNorm",
     "PlainPass",
     "Rival",

@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from dropscope.deploy.rivals import single
+from dropscope.deploy.rivals.dropout import MeasuredPlacement
 from dropscope.deploy.rivals.fitted import Laplace, Mahalanobis, MaxLogitPNorm, Temperature
 from dropscope.deploy.rivals.forwards import PlainPass
 from dropscope.deploy.rivals.repeated import Augmentation, Ensemble, MonteCarloBatchNorm, norms
@@ -172,7 +173,7 @@ def _own_name(value: Any) -> str:
 def _entry(name: str, value: Any) -> Entry:
     if isinstance(value, str):
         return _named(name, value)
-    if isinstance(value, Placement):
+    if isinstance(value, Placement | MeasuredPlacement):
         return Entry(name, value, "dropout")
     if isinstance(value, nn.Module):
         return Entry(name, Ensemble([value]), "several forwards")

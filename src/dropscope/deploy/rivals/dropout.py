@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -49,6 +50,26 @@ class PlacementRuns:
         back = None if order is None else torch.from_numpy(np.argsort(order.numpy()))
         joined = {name: _in_order(parts, back) for name, parts in values.items()}
         return Answer(_in_order(means, back), joined, engine.cost(number))
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredPlacement:
+    """A placement whose passes have run already, as a rival that ranks by one measure of them, chosen elsewhere.
+
+    Attributes:
+        measure: Its name.
+        values: The measure on the examples that judge, `[n]` in their order.
+        cost: In plain passes per example.
+    """
+
+    measure: str
+    values: Tensor
+    cost: float
+
+    def __call__(self, seen: PlainPass) -> Answer:
+        # Nothing is left to choose on the fitting examples, so that their values are not asked for.
+        values = self.values if seen.source == "data" else torch.zeros(seen.n)
+        return Answer(seen.probabilities, {self.measure: values}, self.cost)
 
 
 def _in_order(parts: Sequence[Tensor], back: Tensor | None) -> Tensor:

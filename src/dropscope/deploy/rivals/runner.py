@@ -14,7 +14,7 @@ import torch
 
 from dropscope.deploy.rivals.answers import Answer, checked_answer, scorer_of
 from dropscope.deploy.rivals.catalogue import Entry
-from dropscope.deploy.rivals.dropout import PlacementRuns
+from dropscope.deploy.rivals.dropout import MeasuredPlacement, PlacementRuns
 from dropscope.deploy.rivals.forwards import PlainPass, plain_pass
 from dropscope.deploy.rivals.preparation import Asked, Field
 from dropscope.deploy.rivals.result import Comparison
@@ -102,7 +102,8 @@ def _run(entry: Entry, runs: PlacementRuns, placements: Sequence[Any], parts: Se
         answers.append(checked_answer(given, entry.name, seen))
         times.append((taken + (seen.seconds if answers[-1].passes is None else 0.0)) / seen.n)
     cost = answers[1].passes
-    each = float("nan") if entry.kind == "stored" else 1000 * min(times)  # the part that other work disturbed least
+    elsewhere = entry.kind == "stored" or isinstance(entry.rival, MeasuredPlacement)
+    each = float("nan") if elsewhere else 1000 * min(times)  # the part that other work disturbed least
     return _Found(answers, 1.0 if cost is None else cost, each)
 
 
