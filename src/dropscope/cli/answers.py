@@ -19,10 +19,12 @@ from dropscope.cli.options import (
     EngineName,
     GoalOptions,
     LabelRule,
+    MaxError,
     Measures,
     ModelName,
     Passes,
     PassOptions,
+    PredictorFolder,
     takes_records,
     words,
 )
@@ -46,10 +48,8 @@ def run_try(
     budget: Annotated[float, typer.Option(help="Seconds to spend, roughly; less is tried where they do not do.")] = 60,
     passes: Passes = 100,
     out: Annotated[str, typer.Option(help="Folder for rows, tables and the picture.")] = "dropscope-try",
-    predictor: Annotated[
-        str | None, typer.Option(help="Folder for a predictor of what was chosen, for dropscope predict.")
-    ] = None,
-    max_error: Annotated[float, typer.Option(help="Of the predictor: error among the kept, at most.")] = 0.05,
+    predictor: PredictorFolder = None,
+    max_error: MaxError = 0.05,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:

@@ -104,6 +104,10 @@ ShardText = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan, without running it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+PredictorFolder = Annotated[
+    str | None, typer.Option(help="Folder for a predictor of what was chosen, for dropscope predict.")
+]
+MaxError = Annotated[float, typer.Option(help="Of the predictor: error among the kept, at most.")]
 
 
 @dataclass(frozen=True)

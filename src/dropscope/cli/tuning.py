@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
-
-import typer
+from typing import Any, Literal
 
 from dropscope.atomic import output_folder
 from dropscope.checks import check_passes, check_share
 from dropscope.cli.app import app
 from dropscope.cli.console import print_json, stdout
 from dropscope.cli.model import load_both
-from dropscope.cli.options import AsJson, DataOptions, Draws, DryRun, ModelName, PassOptions, takes_records
+from dropscope.cli.options import (
+    AsJson,
+    DataOptions,
+    Draws,
+    DryRun,
+    MaxError,
+    ModelName,
+    PassOptions,
+    PredictorFolder,
+    takes_records,
+)
 
 _NONE = "none"
 
@@ -56,10 +64,8 @@ def run_tune(
     search: SearchOptions,
     how: PassOptions,
     draws: Draws = "stratified",
-    predictor: Annotated[
-        str | None, typer.Option(help="Folder for a predictor of what was chosen, for dropscope predict.")
-    ] = None,
-    max_error: Annotated[float, typer.Option(help="Of the predictor: error among the kept, at most.")] = 0.05,
+    predictor: PredictorFolder = None,
+    max_error: MaxError = 0.05,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -89,7 +95,7 @@ def run_tune(
         rule = None if fitted is None or fitted.rule is None else fitted.rule.facts()
         print_json({**choice.facts(), "folder": out, "predictor": predictor, "rule": rule})
         return
-    stdout().print(choice.text(stdout().width), soft_wrap=True)
+    stdout().print(str(choice), soft_wrap=True)
     if fitted is not None:
         stdout().print(f"\n{fitted}\nin       {predictor}", soft_wrap=True)
     stdout().print(f"\nfiles    {out}/ (choice.json, table.csv, evidence/, judged/, comparison/)", soft_wrap=True)

@@ -86,7 +86,7 @@ def radius(error: np.ndarray, count: int, alpha: float, horizon: int) -> np.ndar
 
     Examples:
         >>> np.round(radius(np.ones(1), 100, 0.05, 100) / radius(np.ones(1), 100, 0.05, 1000), 2)
-        array([0.86])
+        array([0.76])
     """
     log = -math.log(2 * min(alpha, 0.25))
     tuned = (2 * log + math.log(1 + 2 * log)) / horizon

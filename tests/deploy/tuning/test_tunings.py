@@ -145,8 +145,9 @@ def test_the_front_keeps_what_nothing_dominates() -> None:
         assert front[n] == (not dominated)
 
 
-def test_a_choice_prints_the_evidence(race: ds.TunedChoice) -> None:
-    text = race.text(80)
+def test_a_choice_prints_the_evidence(race: ds.TunedChoice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = str(race)
     assert max(map(len, text.splitlines())) <= 80
     for said in (race.verdict.split()[0], "race", "●", "own", str(race.sizes["judging"])):
         assert said in text

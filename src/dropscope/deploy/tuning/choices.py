@@ -155,18 +155,8 @@ class TunedChoice(Choice):
         }
 
     def __str__(self) -> str:
-        return self.text()
-
-    def text(self, width: int | None = None) -> str:
-        """What was tried, everything on the examples that judged, what deferring does, and the verdict.
-
-        Args:
-            width: Columns to keep to; None takes those of the terminal.
-
-        Returns:
-            Lines of text.
-        """
-        room = shutil.get_terminal_size().columns if width is None else width
+        """What was tried, everything on the examples that judged, what deferring does, and the verdict."""
+        room = shutil.get_terminal_size().columns
         lines = [line for head, text in self._story() for line in headed(head, text)]
         lines += [line for remark in self.remarks for line in headed("remark", remark)]
         lines += ["", *self._printed().text(room).splitlines(), ""]

@@ -83,22 +83,21 @@ def tune(
         budget: Seconds to spend, roughly; where a search would take longer, it begins with fewer placements. None sets
             no limit.
         draws: "stratified" or "independent" passes.
-        engine: "auto", "shared" (refuses a model it cannot capture) or "loop" (the plain reference).
-        out: Folder for everything that was found. A tuning that was killed goes on there; `open_choice` reads it.
+        engine: Which engine runs the passes, as of `sweep`.
         progress: True or False; None shows progress where it is read.
+        out: Folder for everything that was found. A tuning that was killed goes on there; `open_choice` reads it.
 
     Returns:
-        A `TunedChoice`, which prints the evidence and the verdict.
+        A `TunedChoice`: print it for the evidence and the verdict.
 
     Raises:
         BadInput: For anything that cannot be used, before any work.
         AuditFailed: Where noise would not take effect as asked.
 
     Examples:
-        >>> torch.manual_seed(0) and None
-        >>> net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
-        >>> data = torch.randn(200, 4), torch.randint(0, 3, (200,))
-        >>> choice = tune(net, data, passes=8, rivals=["entropy"], progress=False)
+        >>> labels = torch.randint(0, 2, (200,), generator=torch.Generator().manual_seed(0))
+        >>> untrained = nn.Sequential(nn.Flatten(), nn.Linear(9, 16), nn.Tanh(), nn.Linear(16, 2))
+        >>> choice = tune(untrained, (torch.rand(200, 3, 3), labels), passes=8, rivals=["entropy"], progress=False)
         >>> choice.placement is None, choice.measure.startswith("plain_"), choice.sizes["unused"]
         (True, True, 40)
     """
@@ -150,10 +149,17 @@ def plan_tuning(model: nn.Module, data: Any, **options: Any) -> TuningPlan:
         data: Labelled data, as `sweep` takes it.
 
     Returns:
-        A `TuningPlan`, which prints itself.
+        A `TuningPlan`: print it.
 
     Raises:
         BadInput: As `tune`.
+
+    Examples:
+        >>> net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> labels = torch.randint(0, 2, (90,), generator=torch.Generator().manual_seed(0))
+        >>> plan = plan_tuning(net, (torch.rand(90, 3), labels), rates=[0.1, 0.3])
+        >>> plan.whole, [str(placement) for placement in plan.opening]
+        (True, ['last=0.1', 'last=0.3', '0=0.1', '0=0.3'])
     """
     given = {name: p.default for name, p in inspect.signature(tune).parameters.items()} | options
     names = ("sites", "rates", "objective", "passes", "measures", "reserve", "budget", "engine")
