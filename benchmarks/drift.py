@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dropscope.deploy import defer
 from dropscope.deploy.calibration import Calibration
-from dropscope.deploy.drift import DriftCheck, check_drift
+from dropscope.deploy.drift import DriftCheck, Seen, check_drift, frequent_classes
 from dropscope.deploy.recipes import Answers, Recipe, answer
 from gpu_grid import CifarNet, test_images
 
@@ -85,8 +85,12 @@ def checks(clean: Answers, recent: Answers, draws: int, known: int, count: int) 
         before = Calibration.of(taken(clean, order[:known]), np.arange(known))
         now = taken(recent, order[known : known + count])
         rule = defer(before.uncertainty, before.right, 0.1)
-        away = (rule(now.uncertainty), rule(before.uncertainty))
-        check = check_drift(before, now.uncertainty, now.probabilities, now.disagreement, away, ALPHA)
+        looks = frequent_classes(before.predictions, before.probabilities)
+        known, new = (
+            Seen(one.uncertainty, one.probabilities[:, looks], one.disagreement, rule(one.uncertainty))
+            for one in (before, now)
+        )
+        check = check_drift(known, new, ALPHA, curve=before.curve, accuracy=float(before.right.mean()))
         yield check, float((now.predictions == now.labels).mean())
 
 

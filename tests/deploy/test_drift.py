@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from dropscope.deploy.calibration import Calibration, ErrorCurve
-from dropscope.deploy.drift import check_drift
+from dropscope.deploy.calibration import ErrorCurve
+from dropscope.deploy.drift import Seen, check_drift
 from dropscope.deploy.monitors import Monitor
 from support.errors import refused
 
@@ -19,20 +19,21 @@ def examples(rng, n, shift=0.0):
     return p.astype(np.float32), 1 - p.max(1), right
 
 
-def calibration(rng, n=1000):
+def seen(p, u, *, deferred=True, unit=None):
+    away = u > 0.3 if deferred else None
+    return Seen(u, p, np.full(len(u), np.nan), away, unit)
+
+
+def compared(rng, now, alpha=0.05, n=1000):
     p, u, right = examples(rng, n)
-    labels = np.where(right, p.argmax(1), (p.argmax(1) + 1) % 3)
-    nothing = np.full(n, np.nan, np.float32)
-    curve = ErrorCurve.fit(u, right)
-    return Calibration([str(i) for i in range(n)], u, right, labels, p.argmax(1), p, nothing, curve, np.arange(n))
+    before = seen(p, u, deferred=now.deferred is not None)
+    return check_drift(before, now, alpha, curve=ErrorCurve.fit(u, right), accuracy=float(right.mean()))
 
 
 def checked(seed, shift, n=300):
     rng = np.random.default_rng(seed)
-    before = calibration(rng)
     p, u, right = examples(rng, n, shift)
-    away = (u > 0.3, before.uncertainty > 0.3)
-    return check_drift(before, u, p, np.full(n, np.nan, np.float32), away, 0.05), right
+    return compared(rng, seen(p, u)), right
 
 
 def test_false_alarms_keep_to_their_level():
@@ -48,11 +49,27 @@ def test_a_shift_is_seen_and_the_accuracy_follows_it():
     assert all(len(line) < 80 for line in str(found[0][0]).splitlines())
 
 
+def test_rows_of_patients_are_no_further_evidence():
+    """Twenty like rows of each of fifteen patients: as examples they cry wolf, as groups they do not."""
+
+    def drifted(seed, *, grouped):
+        rng = np.random.default_rng(seed)
+        p, u, _ = examples(rng, 25)
+        p, u = np.repeat(p, 20, 0), np.repeat(u, 20)
+        return compared(rng, seen(p, u, unit=np.repeat(np.arange(25), 20) if grouped else None))
+
+    assert np.mean([drifted(seed, grouped=True).drifted for seed in range(200)]) <= 0.05 + 0.02
+    assert np.mean([drifted(seed, grouped=False).drifted for seed in range(50)]) > 0.3
+    grouped, alone = drifted(0, grouped=True), drifted(0, grouped=False)
+    assert (grouped.groups, grouped.n, alone.groups) == (25, 500, None)
+    assert grouped.accuracy_high - grouped.accuracy_low > 4 * (alone.accuracy_high - alone.accuracy_low)
+
+
 def test_a_rate_that_is_all_or_nothing_is_no_look():
     rng = np.random.default_rng(0)
-    before = calibration(rng)
     p, u, _ = examples(rng, 100)
-    check = check_drift(before, u, p, np.full(100, np.nan), (np.ones(100, bool), np.ones(1000, bool)), 0.05)
+    every = Seen(u + 1, p, np.full(100, np.nan), np.ones(100, bool))
+    check = check_drift(every, every, 0.05, curve=ErrorCurve.fit(u, u < 0.5), accuracy=0.5)
     assert "deferral rate" not in check.p_values
     assert check.deferred == 1.0
 
@@ -62,7 +79,7 @@ def test_what_cannot_be_compared_is_refused(name, n, alpha):
     rng = np.random.default_rng(0)
     p, u, _ = examples(rng, n)
     with refused(name):
-        check_drift(calibration(rng), u, p, np.full(n, np.nan), None, alpha)
+        compared(rng, seen(p, u, deferred=False), alpha)
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------
@@ -92,7 +109,7 @@ def test_deferred_examples_do_not_count():
     with refused("deferred"):
         monitor.update([True], [True, False])
     with refused("correct"):
-        monitor.update([0.5])
+        monitor.update([1.5])
     with refused("alpha"):
         Monitor(0.05, 0)
 
@@ -105,3 +122,37 @@ def test_threads_share_a_monitor():
     for work in works:
         work.join()
     assert (monitor.state.labelled, monitor.state.errors) == (800, 400)
+
+
+def grouped_alarms(error, runs=200):
+    """Ten rows a patient, all wrong or all right: whether a patient's are wrong is one event."""
+    found = []
+    for seed in range(runs):
+        monitor, rng = Monitor(0.1, largest=10), np.random.default_rng(seed)
+        for first in range(0, 400, 40):
+            wrong = np.repeat(rng.random(40) < error, 10)
+            state = monitor.update(~wrong, groups=np.repeat(np.arange(first, first + 40), 10).tolist())
+        found.append(state.alarm)
+    return np.mean(found)
+
+
+def test_a_monitor_of_groups_counts_groups():
+    assert grouped_alarms(0.1) <= 0.05 + 0.02
+    assert grouped_alarms(0.25, 40) >= 0.9
+
+
+def test_a_group_comes_whole_and_is_not_too_large():
+    monitor = Monitor(0.1, largest=2)
+    assert monitor.update([True, False], groups=["a", "a"]).groups == 1
+    for groups in (["a"], ["b", "b", "b"], ["c"] * 2):
+        with refused("groups"):
+            monitor.update([True] * (1 if groups == ["c"] * 2 else len(groups)), groups=groups)
+    assert monitor.state.labelled == 2
+
+
+def test_a_monitor_takes_bounded_losses():
+    rng = np.random.default_rng(0)
+    good, bad = Monitor(0.2), Monitor(0.2)
+    assert not good.update(1 - rng.beta(2, 8, 500)).alarm
+    assert "loss" in str(bad.update(1 - rng.beta(3, 7, 500)))
+    assert bad.state.alarm

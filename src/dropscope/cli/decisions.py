@@ -30,6 +30,7 @@ class ScoreColumns:
     Attributes:
         uncertainty: Column of the uncertainty, or several. Default: predictive_entropy.
         correct: Column that says whether each is right, or its Dice score.
+        loss: Column of losses from 0 to 1, such as volume_error, in place of `correct`.
         groups: Column of what is independent, such as patients. Default: 'group', if present.
         labels: Column of true classes. Default: 'label', if present.
         predictions: Column of predicted classes. Default: 'prediction', if present.
@@ -37,6 +38,7 @@ class ScoreColumns:
 
     uncertainty: Sequence[str] | None = None
     correct: str = "correct"
+    loss: str | None = None
     groups: str | None = None
     labels: str | None = None
     predictions: str | None = None
@@ -95,9 +97,15 @@ def run_defer(
     }
     used = {name: column for name, column in usual.items() if column is not None}
     measured = {name: _numbers(table, path, name, "uncertainty") for name in asked}
-    right = _outcomes(table, path, columns.correct)
+    right = _outcomes(table, path, columns)
     if dry_run:
-        plan = {"examples": len(table), "uncertainty": asked, "correct": columns.correct, **used, "would_write": out}
+        plan = {
+            "examples": len(table),
+            "uncertainty": asked,
+            "correct" if columns.loss is None else "loss": columns.loss or columns.correct,
+            **used,
+            "would_write": out,
+        }
         print_facts(plan, as_json)
         return
     if columns.groups is None and "groups" in used:
@@ -155,8 +163,17 @@ def _numbers(table: pd.DataFrame, path: Path, column: str, name: str) -> list[fl
     return found
 
 
-def _outcomes(table: pd.DataFrame, path: Path, column: str) -> list[float]:
-    """Whether each is right, from words or numbers."""
+def _outcomes(table: pd.DataFrame, path: Path, columns: ScoreColumns) -> list[float]:
+    """Whether each is right, from words or numbers; or how far, from losses."""
+    if columns.loss is not None:
+        column = _column(table, path, columns.loss, "loss") or columns.loss
+        losses = _numbers(table, path, column, "loss")
+        wrong = next((at for at, value in enumerate(losses, 1) if not 0 <= value <= 1), None)
+        if wrong is not None:
+            what = f"loss must be from 0 to 1 in row {wrong} of {path.name}, {column!r}"
+            raise BadInput(what, "loss", losses[wrong - 1], "fix the row, or leave it out")
+        return [1 - value for value in losses]
+    column = columns.correct
     if column not in table.columns:
         remedy = f"{nearest(column, map(str, table.columns))} Labelled examples have such a column"
         raise BadInput(f"correct must be a column of {path.name}", "correct", column, remedy)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,6 +14,14 @@ from dropscope.cli.app import app
 from dropscope.cli.console import print_facts, print_json, print_table, records, stdout
 from dropscope.cli.model import load_both, with_noises
 from dropscope.cli.options import AsJson, DataOptions, Device, DryRun, ModelName, Passes, PassOptions, takes_records
+from dropscope.cli.volumes import (
+    ExampleOptions,
+    Images,
+    VolumeOptions,
+    calibrate_cases,
+    check_cases,
+    named_predictor,
+)
 from dropscope.display import Column, cut
 from dropscope.errors import BadInput, Phrase
 from dropscope.placement import Placement
@@ -24,13 +32,28 @@ if TYPE_CHECKING:
 
 _ID = 30  # columns of an example's name
 
+GroupFile = Annotated[
+    str | None,
+    typer.Option(
+        help="File with the group of every example, such as its patient, one per line. With --image: a table with the "
+        "columns case and group."
+    ),
+]
+
 
 @app.command("calibrate")
 @takes_records()
 def run_calibrate(
+    *,
     model: ModelName,
-    source: DataOptions,
+    source: ExampleOptions,
+    images: Images = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(help="Table of an image folder. With --image: a folder of label maps, or 'seg/{case}.nii.gz'."),
+    ] = None,
     how: PassOptions,
+    windows: VolumeOptions,
     out: Annotated[str, typer.Option(help="Folder for the predictor; one that is there is replaced.")],
     placement: Annotated[
         str | None, typer.Option(help="Where noise goes, such as 'own' or 'last=0.5'. Default: one plain pass.")
@@ -43,12 +66,17 @@ def run_calibrate(
     max_error: Annotated[float, typer.Option(help="Error among the kept, at most.")] = 0.05,
     confidence: Annotated[float, typer.Option(help="Probability with which that holds.")] = 0.9,
     budget: Annotated[float | None, typer.Option(help="Share of examples that may be deferred, at most.")] = None,
-    groups: Annotated[
-        str | None, typer.Option(help="File with the group of every example, such as its patient, one per line.")
-    ] = None,
+    groups: GroupFile = None,
+    loss: Annotated[
+        Literal["dice", "volume_error"],
+        typer.Option(help="With --image: bounded is 1 - Dice, or the volume error."),
+    ] = "dice",
+    maps: Annotated[str | None, typer.Option(help="With --image: folder to keep the maps in, and resume from.")] = None,
     test: Annotated[
-        str | None, typer.Option(help="Other labelled data, as --data, to evaluate the predictor on.")
+        str | None, typer.Option(help="Other labelled data, as --data or --image, to evaluate the predictor on.")
     ] = None,
+    class_names: Annotated[str | None, typer.Option(help="In the order of the model's outputs, or a file.")] = None,
+    transforms: Annotated[str | None, typer.Option(help="Preprocessing of your own: file.py:callable.")] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
@@ -58,6 +86,19 @@ def run_calibrate(
     from dropscope.deploy import UncertaintyPredictor, check_target
 
     check_target(out)
+    if images:
+        _check_volumes(source, how, placement)
+        given = {
+            **windows.arguments(), "measure": windows.rank_by if measure is None else measure, "loss": loss,
+            "max_error": max_error, "confidence": confidence, "rule": None if budget is None else {"budget": budget},
+            "maps": maps, "passes": passes, "class_names": class_names, "transforms": transforms, "seed": how.seed,
+            "draws": how.draws, "outputs": how.outputs, "device": how.device,
+        }  # fmt: skip
+        del given["rank_by"]
+        calibrate_cases(model, str(placement), images, labels, out, given, groups=groups, test=test, dry_run=dry_run,
+                        as_json=as_json)  # fmt: skip
+        return
+    source = _data(source, labels=labels, class_names=class_names, transforms=transforms)
     members = None if groups is None else _lines(groups)
     loaded, data = load_both(model, source)
     if dry_run:
@@ -96,20 +137,29 @@ def run_calibrate(
 @app.command("check")
 @takes_records()
 def run_check(
+    *,
     model: ModelName,
-    source: DataOptions,
+    source: ExampleOptions,
+    images: Images = None,
     predictor: Annotated[str, typer.Option(help="Folder that dropscope calibrate wrote.")],
+    groups: GroupFile = None,
+    maps: Annotated[str | None, typer.Option(help="With --image: folder to keep the maps in, and resume from.")] = None,
     alpha: Annotated[float, typer.Option(help="How often there may be a false alarm where nothing changed.")] = 0.05,
     device: Device = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Check recent inputs without labels: has what the predictor says moved? Estimates the accuracy, too."""
-    opened, data = _opened(model, source, predictor, device)
+    if images:
+        check_cases(model, images, predictor, maps=maps, groups=groups, alpha=alpha, transforms=source.transforms,
+                    device=device, dry_run=dry_run, as_json=as_json)  # fmt: skip
+        return
+    members = None if groups is None else _lines(groups)
+    opened, data = _opened(model, _data(source), predictor, device)
     if dry_run:
         print_facts({"recipe": str(opened.recipe), "calibration": opened.calibration.n, "alpha": alpha}, as_json)
         return
-    found = opened.check(data, alpha=alpha)
+    found = opened.check(data, alpha=alpha, groups=members)
     print_json(found.facts()) if as_json else stdout().print(str(found), soft_wrap=True)
 
 
@@ -155,18 +205,27 @@ def _print(said: Predictions, count: int = 10) -> None:
 def _opened(
     model: str, source: DataOptions, folder: str, device: str | None
 ) -> tuple[UncertaintyPredictor, LoadedData]:
-    if not Path(folder).is_dir():
-        raise BadInput("predictor must be a folder that exists", "predictor", folder, "dropscope calibrate writes one")
-    loaded, data = load_both(model, source, labelled=False)
-    from dropscope.deploy import UncertaintyPredictor
+    with named_predictor(folder):
+        loaded, data = load_both(model, source, labelled=False)
+        from dropscope.deploy import UncertaintyPredictor
 
-    try:
         return UncertaintyPredictor.load(folder, loaded.module, tokenizer=source.tokenizer, device=device), data
-    except BadInput as error:
-        if error.name != "folder":
-            raise
-        what = error.what.replace("folder", "predictor", 1)
-        raise BadInput(what, "predictor", error.received, "pass a folder that dropscope calibrate wrote") from error
+
+
+def _data(source: ExampleOptions, **more: Any) -> ExampleOptions:
+    """The options of examples, which must be there without volumes."""
+    if source.data is None:
+        raise BadInput("data must be given", "data", None, "pass examples, or volumes with --image")
+    return replace(source, **more)
+
+
+def _check_volumes(source: ExampleOptions, how: PassOptions, placement: str | None) -> None:
+    if source.data is not None:
+        raise BadInput("data must not be given with images", "data", source.data, "leave one of them out")
+    if how.precision != "fp32":
+        raise BadInput("precision must be fp32 for volumes", "precision", how.precision, "leave it out")
+    if placement is None:
+        raise BadInput("placement must be given for volumes", "placement", None, "write --placement own")
 
 
 def _beside(source: DataOptions, data: str) -> DataOptions:

@@ -1,14 +1,16 @@
 """From scores to decisions: deferral rules with a guarantee, and the predictor to ship."""
 
+from dropscope.deploy.cases import VolumePredictor
 from dropscope.deploy.deferral import defer
 from dropscope.deploy.drift import DriftCheck
 from dropscope.deploy.evaluation import Evaluation
+from dropscope.deploy.explanations import Explanation
 from dropscope.deploy.exports import export
 from dropscope.deploy.folders import check_target
 from dropscope.deploy.formats import Exported, ExportFacts, open_export
 from dropscope.deploy.monitors import Monitor
 from dropscope.deploy.predictions import Predictions
-from dropscope.deploy.predictor import Explanation, UncertaintyPredictor
+from dropscope.deploy.predictor import UncertaintyPredictor
 from dropscope.deploy.rules import DeferralRule
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "Monitor",
     "Predictions",
     "UncertaintyPredictor",
+    "VolumePredictor",
     "check_target",
     "defer",
     "export",

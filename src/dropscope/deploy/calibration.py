@@ -6,7 +6,8 @@ P(error) rises with the uncertainty, strictly: it says how often, and never rank
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -64,6 +65,15 @@ class ErrorCurve:
         low, middle, high = np.quantile(u, (0.25, 0.5, 0.75))
         return cls(knots, errors, float(middle), float(max(high - low, 1e-12)) / 2)
 
+    def tensors(self) -> dict[str, np.ndarray]:
+        """The curve in arrays, for a file."""
+        return {"knots": self.knots, "errors": self.errors, "squash": np.array([self.middle, self.spread])}
+
+    @classmethod
+    def of(cls, tensors: dict[str, np.ndarray]) -> ErrorCurve:
+        """From `tensors`, which are taken out of the others."""
+        return cls(tensors.pop("knots"), tensors.pop("errors"), *tensors.pop("squash").tolist())
+
     def __call__(self, uncertainty: ArrayLike) -> Floats:
         """P(error) of each; NaN stays NaN."""
         u = np.asarray(uncertainty, float)
@@ -118,6 +128,19 @@ class Calibration:
         curve = ErrorCurve.fit(answers.uncertainty, right)
         return cls([str(one) for one in answers.ids], answers.uncertainty, right, labels, answers.predictions,
                    answers.probabilities, answers.disagreement, curve, unit)  # fmt: skip
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """All but the ids in arrays, for a file."""
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        arrays = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
+        return {**arrays, **self.curve.tensors(), "right": self.right.astype(np.uint8)}
+
+    @classmethod
+    def read(cls, ids: list[str], tensors: dict[str, Any]) -> Calibration:
+        """From `tensors`."""
+        values = dict(tensors)
+        curve = ErrorCurve.of(values)
+        return cls(ids, curve=curve, **values | {"right": values["right"].astype(bool)})
 
     @property
     def n(self) -> int:

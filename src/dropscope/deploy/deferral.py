@@ -6,9 +6,11 @@ and `bounds` for the tests, `thresholds` for the searches, `shortfalls` for what
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -120,6 +122,19 @@ def defer(
         said = "no example is wrong, so nothing here says whether the uncertain ones are wrong more often"
         rule = replace(rule, remarks=(*rule.remarks, said))
     return rule
+
+
+def check_asked(max_error: float | None, confidence: float, rule: Mapping[str, Any] | None) -> None:
+    """Checks what a predictor will ask of `defer`, before anything is run for it.
+
+    Raises:
+        BadInput: If it cannot be used.
+    """
+    check_share(confidence, "confidence", 0.9)
+    if max_error is not None:
+        check_share(max_error, "max_error", 0.05)
+    for name in rule or {}:
+        check_choice(name, "rule", inspect.signature(defer).parameters)
 
 
 # --- which uncertainty, at which level --------------------------------------------------------------------------------

@@ -1,12 +1,12 @@
 """Evaluation of a predictor on labelled examples: kept and deferred, per class and subgroup, with intervals.
 
-Intervals are exact binomial ones; where examples come in groups, of as many examples as they are worth (Korn and
-Graubard 1998).
+Intervals of shares are exact binomial ones; where examples come in groups, of as many examples as they are worth (Korn
+and Graubard 1998). Those of losses between 0 and 1 are betting bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dropscope.deploy.bounds import lower_bound, upper_bound
+from dropscope.deploy.bounds import Floats, lower_bound, upper_bound
+from dropscope.deploy.risks import Risk
 from dropscope.display import Table
 from dropscope.errors import BadInput, Phrase
 
@@ -32,11 +33,13 @@ class Evaluation:
             `error_kept` and `error_deferred`, each with `_low` and `_high` of a 95 % interval.
         classes: A row per class and part (all, kept, deferred): `sensitivity` and `specificity`, with intervals.
         max_error: What was promised for the kept; None without a rule.
+        outcome: "error", or "loss" for shares between right and wrong, such as 1 − Dice: there are no classes then.
     """
 
     table: pd.DataFrame
     classes: pd.DataFrame
     max_error: float | None
+    outcome: str = "error"
 
     @property
     def refuted(self) -> bool:
@@ -58,11 +61,11 @@ class Evaluation:
         rows = [
             [row.subset, f"{row.n:,}", *(_interval(row, name) for name in shown)] for row in self.table.itertuples()
         ]
-        titles = ["subset", "n", "kept", "error", "of the kept", "of the deferred"]
+        titles = ["subset", "n", "kept", self.outcome, "of the kept", "of the deferred"]
         notes = []
         if self.max_error is not None:
             word = ", REFUTED here" if self.refuted else ""
-            notes = [f"promised: error of the kept at most {100 * self.max_error:g} %{word}"]
+            notes = [f"promised: {self.outcome} of the kept at most {100 * self.max_error:g} %{word}"]
         of_classes = [
             [
                 str(row["class"]),
@@ -74,6 +77,8 @@ class Evaluation:
             for row in self.classes.to_dict(orient="records")
         ]
         first = Table(titles, rows, "in %, with 95 % intervals", notes, ranks=[0, 1, 0, 2, 0, 0]).text()
+        if self.classes.empty:
+            return first
         heads = ["class", "part", "n", "sensitivity", "specificity"]
         return f"{first}\n\n{Table(heads, of_classes, names=2).text()}"
 
@@ -102,16 +107,61 @@ def evaluate_answers(
     Raises:
         BadInput: If `by` is not one per example.
     """
-    wrong = predictions != labels
+    rows = _rows(predictions != labels, deferred, unit, by, rate)
+    return Evaluation(rows, _of_classes(labels, predictions, deferred, unit, class_names), max_error)
+
+
+def evaluate_losses(
+    losses: Floats, deferred: Marks, *, unit: NDArray[np.int64] | None, by: By, max_error: float | None
+) -> Evaluation:
+    """The table of cases with losses between 0 and 1.
+
+    Args:
+        losses: One per case.
+        deferred: Which are deferred.
+        unit: The group of each as a number, or None.
+        by: Subgroups, as `evaluate_answers` takes them.
+        max_error: What was promised.
+
+    Raises:
+        BadInput: If `by` is not one per case.
+    """
+    return Evaluation(_rows(losses, deferred, unit, by, mean_loss), pd.DataFrame(), max_error, "loss")
+
+
+def _rows(
+    wrong: NDArray[Any],
+    deferred: Marks,
+    unit: NDArray[np.int64] | None,
+    by: By,
+    summary: Callable[[str, Any, Marks, NDArray[np.int64] | None], dict[str, float]],
+) -> pd.DataFrame:
     rows = []
-    for name, chosen in {"all": np.ones(len(labels), bool), **_subsets(by, len(labels))}.items():
-        parts = {"coverage": (~deferred, chosen), "error": (wrong, chosen), "error_kept": (wrong, chosen & ~deferred),
-                 "error_deferred": (wrong, chosen & deferred)}  # fmt: skip
-        row: dict[str, Any] = {"subset": name, "n": int(chosen.sum())}
-        for column, (hits, of) in parts.items():
-            row |= rate(column, hits, of, unit)
+    for name, chosen in {"all": np.ones(len(wrong), bool), **_subsets(by, len(wrong))}.items():
+        row: dict[str, Any] = {"subset": name, "n": int(chosen.sum())} | rate("coverage", ~deferred, chosen, unit)
+        for column, of in (
+            ("error", chosen),
+            ("error_kept", chosen & ~deferred),
+            ("error_deferred", chosen & deferred),
+        ):
+            row |= summary(column, wrong, of, unit)
         rows.append(row)
-    return Evaluation(pd.DataFrame(rows), _of_classes(labels, predictions, deferred, unit, class_names), max_error)
+    return pd.DataFrame(rows)
+
+
+def mean_loss(name: str, losses: Floats, of: Marks, unit: NDArray[np.int64] | None) -> dict[str, float]:
+    """The mean of losses between 0 and 1, with the ends of its interval, which are betting bounds.
+
+    >>> found = mean_loss("loss", np.full(200, 0.1), np.ones(200, bool), None)
+    >>> found["loss_low"] < 0.1 < found["loss_high"] < 0.2
+    True
+    """
+    if not of.any():
+        return {name: float("nan"), f"{name}_low": float("nan"), f"{name}_high": float("nan")}
+    own = None if unit is None else np.unique(unit[of], return_inverse=True)[1]
+    chosen, weight = losses[of], np.ones(int(of.sum()))
+    high, room = (Risk(name, 0.5, some, weight, own).bound(len(some), _TAIL) for some in (chosen, 1 - chosen))
+    return {name: float(chosen.mean()), f"{name}_low": 1 - room, f"{name}_high": high}
 
 
 def rate(name: str, hits: Marks, of: Marks, unit: NDArray[np.int64] | None) -> dict[str, float]:

@@ -7,52 +7,62 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import load, save
+from torch import nn
 
 from dropscope.atomic import atomic_write, output_folder, read_json
-from dropscope.deploy.calibration import Calibration, ErrorCurve
-from dropscope.deploy.recipes import Recipe
 from dropscope.deploy.rules import DeferralRule
 from dropscope.errors import BadInput, Phrase
-from dropscope.model import digest
+from dropscope.model import digest, weights_fingerprint
 
-_FORMAT, _VERSION = "dropscope predictor", 1
+_VERSION = 2
 _RECORD, _TENSORS = "predictor.json", "calibration.safetensors"
 _RULE = {"format": "dropscope deferral rule", "version": 1}
+EXAMPLES, VOLUMES = "dropscope predictor", "dropscope volume predictor"  # formats
+_LOADERS = {EXAMPLES: "UncertaintyPredictor", VOLUMES: "VolumePredictor"}
 
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """What a folder holds."""
+    """What every folder of a predictor holds.
 
-    recipe: Recipe
-    calibration: Calibration
+    Attributes:
+        rule: When to defer, or None.
+        class_names: In the order of the classes, or None.
+        weights: Fingerprint of the model's weights.
+        record: Everything else, as JSON has it.
+        tensors: The calibration.
+    """
+
     rule: DeferralRule | None
     class_names: tuple[str, ...] | None
     weights: str
+    record: dict[str, Any]
+    tensors: dict[str, np.ndarray]
+
+    def check_weights(self, model: nn.Module) -> None:
+        """Refuses a model with other weights.
+
+        Raises:
+            BadInput: If they are not those of the predictor.
+        """
+        if self.weights != weights_fingerprint(model):
+            remedy = "load the weights that the predictor was fitted with, or fit it again"
+            raise BadInput("model must have the predictor's weights", "model", Phrase("other weights"), remedy)
 
 
-def write(
-    folder: Path,
-    recipe: Recipe,
-    calibration: Calibration,
-    rule: DeferralRule | None,
-    class_names: tuple[str, ...] | None,
-    weights: str,
-) -> Path:
-    """Writes a predictor; the record last, so that a folder with one is whole."""
-    spec = recipe.facts()
+def write(folder: Path, kind: str, stored: Stored) -> Path:
+    """Writes a predictor of a kind; the record last, so that a folder with one is whole."""
     path = check_target(folder)
-    tensors = save(_tensors(calibration))
+    tensors = save({name: np.ascontiguousarray(value) for name, value in stored.tensors.items()})
     record: dict[str, Any] = {
-        "format": _FORMAT, "version": _VERSION, "recipe": spec, "rule": None if rule is None else rule.facts(),
-        "class_names": class_names, "weights": weights, "ids": calibration.ids,
-        "curve": [calibration.curve.middle, calibration.curve.spread],
+        "format": kind, "version": _VERSION, **stored.record, "class_names": stored.class_names,
+        "rule": None if stored.rule is None else stored.rule.facts(), "weights": stored.weights,
         "calibration": hashlib.sha256(tensors).hexdigest(),
     }  # fmt: skip
     plain = json.loads(json.dumps(record))
@@ -75,11 +85,11 @@ def check_target(out: str | Path) -> Path:
     return path
 
 
-def read(folder: Path) -> Stored:
-    """Reads a predictor.
+def read(folder: Path, kind: str) -> Stored:
+    """Reads a predictor of a kind.
 
     Raises:
-        BadInput: If the folder holds none, or one that is damaged.
+        BadInput: If the folder holds none, one of another kind, or one that is damaged.
     """
     for name in (_RECORD, _TENSORS):
         if not (folder / name).is_file():
@@ -89,7 +99,7 @@ def read(folder: Path) -> Stored:
             )
     record = read_json(folder / _RECORD)
     stated = record.pop("digest", None) if isinstance(record, dict) else None
-    if stated is None or record.get("format") != _FORMAT:
+    if stated is None or record.get("format") not in _LOADERS:
         raise _damaged(folder / _RECORD)
     if record.get("version") != _VERSION:
         got = Phrase(f"version {record.get('version')}")
@@ -99,25 +109,18 @@ def read(folder: Path) -> Stored:
         raise _damaged(folder / _RECORD)
     if record["calibration"] != hashlib.sha256(content).hexdigest():
         raise _damaged(folder / _TENSORS)
-    values = load(content)
-    curve = ErrorCurve(values.pop("knots"), values.pop("errors"), *record["curve"])
-    values["right"] = values["right"].astype(bool)
-    rule = record["rule"]
+    if record["format"] != kind:
+        loader, of = _LOADERS[record["format"]], {EXAMPLES: "examples", VOLUMES: "volumes"}
+        got = Phrase(f"one of {of[record['format']]}")
+        raise BadInput(f"folder must hold a predictor of {of[kind]}", "folder", got, f"use {loader}.load")
+    rule, names = record.pop("rule"), record.pop("class_names")
     return Stored(
-        Recipe(**record["recipe"]),
-        Calibration(record["ids"], curve=curve, **values),
         None if rule is None else DeferralRule.of({**_RULE, **rule}, _RECORD),
-        None if record["class_names"] is None else tuple(record["class_names"]),
-        record["weights"],
+        None if names is None else tuple(names),
+        record.pop("weights"),
+        record,
+        load(content),
     )
-
-
-def _tensors(calibration: Calibration) -> dict[str, np.ndarray]:
-    held = {field.name: getattr(calibration, field.name) for field in fields(calibration)}
-    arrays = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
-    arrays |= {"knots": calibration.curve.knots, "errors": calibration.curve.errors}
-    arrays["right"] = arrays["right"].astype(np.uint8)
-    return {name: np.ascontiguousarray(value) for name, value in arrays.items()}
 
 
 def _damaged(path: Path) -> BadInput:

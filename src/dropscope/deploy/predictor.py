@@ -6,28 +6,25 @@ predictor is kept, `drift`, `monitors` and `evaluation` for what it says about d
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import nn
 
 from dropscope.analysis import group_numbers
-from dropscope.checks import check_choice, check_share
 from dropscope.deploy import folders
-from dropscope.deploy.bounds import lower_bound, upper_bound
 from dropscope.deploy.calibration import Calibration
-from dropscope.deploy.deferral import defer
-from dropscope.deploy.drift import DriftCheck, check_drift
+from dropscope.deploy.deferral import check_asked, defer
+from dropscope.deploy.drift import DriftCheck, Seen, check_drift, frequent_classes
 from dropscope.deploy.evaluation import By, Evaluation, evaluate_answers
+from dropscope.deploy.explanations import Explanation, explain_prediction
 from dropscope.deploy.exports import export_recipe
 from dropscope.deploy.formats import Exported
-from dropscope.deploy.monitors import Monitor
+from dropscope.deploy.monitors import Monitor, monitor_of
 from dropscope.deploy.predictions import Predictions
 from dropscope.deploy.recipes import Answers, Recipe, answer, with_labels
 from dropscope.deploy.rules import DeferralRule
@@ -132,9 +129,7 @@ class UncertaintyPredictor:
         """
         recipe = Recipe.of(placement, measure, passes, label, seed=seed, masks=masks, draws=draws, outputs=outputs,
                            precision=precision)  # fmt: skip
-        check_share(confidence, "confidence", 0.9)
-        for name in rule or {}:
-            check_choice(name, "rule", inspect.signature(defer).parameters)
+        check_asked(max_error, confidence, rule)
         found = answer(model, recipe, data, groups=groups, device=device, tokenizer=tokenizer, class_names=class_names,
                        batch_size=batch_size, progress=progress)  # fmt: skip
         return cls.of_answers(model, recipe, found, max_error, confidence, rule, tokenizer=tokenizer, device=device)
@@ -202,16 +197,7 @@ class UncertaintyPredictor:
         said = self(example)
         if len(said) != 1:
             raise BadInput("example must be one example", "example", Phrase(f"{len(said)}"), "pass a batch of one")
-        known, u = self.calibration, float(said.uncertainty[0])
-        near = known.nearest(u, min(count, known.n))
-        wrong = int((~known.right[near]).sum())
-        ends = tuple(bound(wrong, len(near), 0.025) for bound in (lower_bound, upper_bound))
-        table = pd.DataFrame({
-            "id": [known.ids[i] for i in near], "label": known.labels[near], "prediction": known.predictions[near],
-            "correct": known.right[near], "uncertainty": known.uncertainty[near],
-        })  # fmt: skip
-        rank = float((known.uncertainty < u).mean())
-        return Explanation(said, table, wrong / len(near), ends[0], ends[1], rank)
+        return explain_prediction(said, self.calibration, count)
 
     # --- data ---------------------------------------------------------------------------------------------------------
 
@@ -247,13 +233,20 @@ class UncertaintyPredictor:
                                 max_error=promised)  # fmt: skip
 
     def check(
-        self, inputs: Any, *, alpha: float = 0.05, batch_size: int = 256, progress: bool | None = None
+        self,
+        inputs: Any,
+        *,
+        alpha: float = 0.05,
+        groups: Sequence[Hashable] | str | None = None,
+        batch_size: int = 256,
+        progress: bool | None = None,
     ) -> DriftCheck:
         """Whether recent inputs still look like the calibration, without labels.
 
         Args:
             inputs: Recent inputs, twenty or more.
             alpha: How often there may be a false alarm where nothing changed.
+            groups: What is independent, where examples are not: one of each group is compared.
             batch_size: Examples per batch.
             progress: True or False; None shows progress where it is read.
 
@@ -263,16 +256,22 @@ class UncertaintyPredictor:
         Raises:
             BadInput: For inputs that cannot be used, or too few.
         """
-        said = self(inputs, batch_size=batch_size, progress=progress)
-        known = self.calibration
-        away = None if self.rule is None else (said.defer, self.rule(known.uncertainty, known.predictions.tolist()))
-        return check_drift(known, said.uncertainty, said.probabilities, said.disagreement, away, alpha)
+        found = self._answers(inputs, groups=groups, batch_size=batch_size, progress=progress)
+        said, known = self._said(found), self.calibration
+        away = None if self.rule is None else self.rule(known.uncertainty, known.predictions.tolist())
+        looks = frequent_classes(known.predictions, known.probabilities)
+        before = Seen(known.uncertainty, known.probabilities[:, looks], known.disagreement, away, known.unit)
+        unit = None if found.groups is None else group_numbers(found.groups)
+        now = Seen(said.uncertainty, said.probabilities[:, looks], said.disagreement,
+                   None if away is None else said.defer, unit)  # fmt: skip
+        return check_drift(before, now, alpha, curve=known.curve, accuracy=float(known.right.mean()))
 
-    def monitor(self, alpha: float = 0.05) -> Monitor:
+    def monitor(self, alpha: float = 0.05, largest: int | None = None) -> Monitor:
         """A monitor of labels as they come: whether the error among the kept is still what was promised.
 
         Args:
             alpha: How often there may ever be a false alarm, however often one looks.
+            largest: Examples of one group, at most, where they come in groups; None takes that of the calibration.
 
         Returns:
             A `Monitor`; `monitor.update(predictions.labels == labels, predictions.defer)`.
@@ -280,10 +279,7 @@ class UncertaintyPredictor:
         Raises:
             BadInput: If there is no rule that promises an error.
         """
-        if self.rule is None or not self.rule.found or self.rule.max_error is None:
-            raise BadInput("predictor must have a rule that promises an error", "predictor", Phrase("none"),
-                           "fit it with max_error=0.05, and enough data")  # fmt: skip
-        return Monitor(self.rule.max_error, alpha)
+        return monitor_of(self.rule, self.calibration.unit, alpha, largest)
 
     # --- folders ------------------------------------------------------------------------------------------------------
 
@@ -299,8 +295,10 @@ class UncertaintyPredictor:
         Raises:
             BadInput: If the folder holds something else, or the recipe holds a function.
         """
-        return folders.write(Path(out), self.recipe, self.calibration, self.rule, self.class_names,
-                             weights_fingerprint(self.model))  # fmt: skip
+        record = {"recipe": self.recipe.facts(), "ids": self.calibration.ids}
+        stored = folders.Stored(self.rule, self.class_names, weights_fingerprint(self.model), record,
+                                self.calibration.tensors())  # fmt: skip
+        return folders.write(Path(out), folders.EXAMPLES, stored)
 
     def export(self, data: Any, out: str | Path, **options: Any) -> Exported:
         """Writes one file, .onnx or .pt2, that runs without Dropscope and without the model's code: see `export`.
@@ -333,12 +331,10 @@ class UncertaintyPredictor:
         Raises:
             BadInput: If a file is missing or damaged, or the model has other weights.
         """
-        own = unwrap(model)
-        stored = folders.read(Path(folder))
-        if stored.weights != weights_fingerprint(own):
-            remedy = "load the weights that the predictor was fitted with, or fit it again"
-            raise BadInput("model must have the predictor's weights", "model", Phrase("other weights"), remedy)
-        return cls(own, stored.recipe, stored.calibration, stored.rule, stored.class_names, tokenizer, device)
+        own, stored = unwrap(model), folders.read(Path(folder), folders.EXAMPLES)
+        stored.check_weights(own)
+        known = Calibration.read(stored.record["ids"], stored.tensors)
+        return cls(own, Recipe(**stored.record["recipe"]), known, stored.rule, stored.class_names, tokenizer, device)
 
     def __repr__(self) -> str:
         return str(self)
@@ -360,40 +356,3 @@ class UncertaintyPredictor:
         errors = self.calibration.curve(found.uncertainty)
         return Predictions(found.ids, found.predictions, found.probabilities, found.uncertainty, errors, away,
                            found.disagreement, self.class_names)  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Explanation:
-    """Why an example is kept or deferred: what became of calibration examples that were as uncertain. Prints itself.
-
-    Attributes:
-        prediction: What the predictor says about the example.
-        examples: The nearest calibration examples: `id`, `label`, `prediction`, `correct`, `uncertainty`.
-        error: Share of them that were wrong.
-        error_low: Lower end of its 95 % interval.
-        error_high: Upper end.
-        rank: Share of the calibration examples that were more certain.
-    """
-
-    prediction: Predictions
-    examples: pd.DataFrame
-    error: float
-    error_low: float
-    error_high: float
-    rank: float
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
-        said, wrong = self.prediction, int((~self.examples.correct).sum())
-        names = said.class_names
-        label = int(said.labels[0])
-        told = f"{label if names is None else names[label]}, probability {said.probabilities[0, label]:.3f}"
-        decided = "deferred" if said.defer[0] else "kept"
-        lines = headed("answer", f"{told}, {decided}")
-        certain = f"{said.uncertainty[0]:.4g}; {100 * self.rank:.0f} % of the calibration examples were more certain"
-        lines += headed("unsure", certain)
-        ends = f"{100 * self.error_low:.0f} to {100 * self.error_high:.0f} %"
-        lines += headed("like it", f"of {len(self.examples)} as uncertain, {wrong} were wrong ({ends})")
-        return "\n".join(lines)

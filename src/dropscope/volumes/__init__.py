@@ -14,13 +14,16 @@ from dropscope.volumes.nifti import (
     volume_name,
     write_volume,
 )
+from dropscope.volumes.options import Options
 from dropscope.volumes.prediction import PredictionPlan, plan_prediction, predict
-from dropscope.volumes.tables import format_volume
-from dropscope.volumes.transforms import run_transforms
+from dropscope.volumes.tables import format_volume, rankings, rising
+from dropscope.volumes.transforms import Transforms, run_transforms
 
 __all__ = [
     "Header",
+    "Options",
     "PredictionPlan",
+    "Transforms",
     "channel_owner",
     "check_aligned",
     "find_cases",
@@ -29,9 +32,11 @@ __all__ = [
     "list_volumes",
     "plan_prediction",
     "predict",
+    "rankings",
     "read_header",
     "read_intensities",
     "read_voxels",
+    "rising",
     "run_transforms",
     "scale_intensities",
     "volume_name",

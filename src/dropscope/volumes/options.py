@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dropscope.checks import check_choice, check_count, check_passes
-from dropscope.errors import BadInput
+from dropscope.errors import BadInput, Phrase
 from dropscope.measures import Measure
 from dropscope.measures import resolve as resolve_measures
 from dropscope.model import Outputs, code_fingerprint
@@ -76,6 +76,30 @@ class Options:
         names = (options.measures,) if isinstance(options.measures, str) else tuple(options.measures)
         roi = None if options.roi is None else tuple(options.roi)
         return replace(options, measures=names, roi=roi, scale=scale)
+
+    @classmethod
+    def of_facts(cls, facts: dict[str, Any], device: str | torch.device | None) -> Options:
+        """From `facts`, to run somewhere."""
+        sides = None if facts["roi"] is None else tuple(facts["roi"])
+        return cls(**facts | {"roi": sides, "measures": tuple(facts["measures"]), "device": device})
+
+    def facts(self) -> dict[str, Any]:
+        """What changes predictions, in values that JSON can hold.
+
+        Raises:
+            BadInput: If it holds a function.
+        """
+        facts = {name: value for name, value in asdict(self).items() if name not in _NOT_IDENTITY}
+        for name in ("outputs", "measures"):
+            values = facts[name] if isinstance(facts[name], tuple) else [facts[name]]
+            if not all(isinstance(value, str) for value in values):
+                what, got = f"{name} must be named, as a predictor's folder holds no code", Phrase("a function")
+                raise BadInput(what, name, got, "put it into the model, or name a measure")
+        return facts
+
+    def given(self) -> dict[str, Any]:
+        """The keyword arguments that make these options."""
+        return {name: value for name, value in asdict(self).items() if name != "placement"}
 
     def spec(self, windows: Windows, weights: str, voxels: int) -> dict[str, Any]:
         """What identifies the prediction of one case."""

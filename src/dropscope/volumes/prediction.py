@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from dropscope.atomic import atomic_write, output_folder
+from dropscope.checks import check_choice
 from dropscope.device import memory_bytes
 from dropscope.engine import Session, Tick, sealed
 from dropscope.errors import BadInput, Phrase, first_line
@@ -35,7 +36,7 @@ from dropscope.volumes.nifti import VolumeCase, find_cases, read_voxels, write_m
 from dropscope.volumes.options import CONFIDENCE, LABELS, Options, streamed_measures
 from dropscope.volumes.records import check_folder, examine_record, read_found, remove_case, write_record
 from dropscope.volumes.sizes import fit_session, is_flat, padding_remark, windows_remark
-from dropscope.volumes.tables import case_table, structure_dice, summarise
+from dropscope.volumes.tables import case_table, rankings, structure_scores, summarise
 from dropscope.volumes.transforms import Transforms, read_transformed
 from dropscope.volumes.windows import (
     Windows,
@@ -44,6 +45,8 @@ from dropscope.volumes.windows import (
     plan_windows,
     predict_volume,
 )
+
+_Scores = dict[str, list[float | None]]
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,7 @@ def predict(
     class_names: Sequence[str] | None = None,
     transforms: Transforms | None = None,
     overlays: bool = True,
+    rank_by: str = "uncertainty",
     overwrite: bool = False,
     progress: bool | None = None,
     **options: Any,
@@ -108,20 +112,22 @@ def predict(
         transforms: Preprocessing of your own: a function of the array `[channels, *shape]`, or MONAI's transforms, of
             arrays or of dicts. Volumes must keep their shape and place.
         overlays: Whether to draw `overlay.png` for every case, and `overview.png`.
+        rank_by: The column that ranks the cases: "uncertainty", "volume_variation", "pairwise_dice", or of a map its
+            "…_foreground_mean" or "…_worst_patch".
         overwrite: Whether to predict cases again that are finished in the folder, or were predicted otherwise.
         progress: Whether to show progress and remarks; None decides by the terminal.
 
     Returns:
         The table that is also written to `out/cases.csv`, a row per case, most uncertain first: `rank`, `uncertainty`
-        (mean predictive entropy over the predicted foreground), Dice where there are labels, and for each structure
-        millilitres with the middle 95 % of the passes, uncertainty, volume variation and agreement of passes
-        (`pairwise_dice`); of every measure the mean over the foreground and the worst patch. `attrs["remarks"]` holds
-        what is worth knowing.
+        (mean predictive entropy over the predicted foreground), Dice and volume error where there are labels, and for
+        each structure millilitres with the middle 95 % of the passes, uncertainty, volume variation and agreement of
+        passes (`pairwise_dice`); of every measure the mean over the foreground and the worst patch. `attrs["remarks"]`
+        holds what is worth knowing.
 
     Raises:
         BadInput: Before any pass, where an argument or a file cannot be used.
     """
-    beside = _Beside(labels, class_names, transforms, overlays, overwrite)
+    beside = _Beside(labels, class_names, transforms, overlays, rank_by, overwrite)
     opened = _open_prediction(
         model, images, output_folder(out), _options(placement, options, beside), beside, progress=progress
     )
@@ -160,6 +166,7 @@ class _Beside:
     class_names: Sequence[str] | None = None
     transforms: Transforms | None = None
     overlays: bool = True
+    rank_by: str = "uncertainty"
     overwrite: bool = False
 
 
@@ -217,6 +224,7 @@ def _open_prediction(
 ) -> _Prediction:
     """Checks everything, reads every volume once, and audits the placement on windows of the first."""
     measures = streamed_measures(options.measures)
+    check_choice(beside.rank_by, "rank_by", rankings([measure.name for measure in measures]))
     cases = tuple(find_cases([images] if isinstance(images, str | Path) else images))
     labels = find_labels(beside.labels, cases)
     check_folder(out, [case.name for case in cases], _files(measures))
@@ -310,20 +318,20 @@ def _predict_case(opened: _Prediction, case: VolumeCase, tick: Tick) -> None:
     found = summarise(case, prediction, opened.session.classes)
     write_record(folder, opened.spec(case), found, opened.files)
     if opened.beside.overlays:
-        _draw(opened, case, found, _dice_of(opened, case))
+        _draw(opened, case, found, _scores_of(opened, case))
 
 
 def _write_table(opened: _Prediction) -> pd.DataFrame:
     """The table of all cases, with Dice and pictures for those that have none yet."""
     found = {case.name: read_found(opened.out / case.name) for case in opened.cases}
-    scores = {case.name: dice for case in opened.cases if (dice := _dice_of(opened, case)) is not None}
+    scores = {case.name: each for case in opened.cases if (each := _scores_of(opened, case)) is not None}
     places = {}
     for case in opened.cases:
         places[case.name] = {"maps": case.name}
         if opened.beside.overlays:
             _draw(opened, case, found[case.name], scores.get(case.name))
             places[case.name] |= {"overlay": f"{case.name}/{gallery.OVERLAY}"}
-    table = case_table(list(found.values()), opened.structures, scores, places)
+    table = case_table(list(found.values()), opened.structures, scores, places, opened.beside.rank_by)
     atomic_write(opened.out / "cases.csv", lambda part: table.to_csv(part, index=False))
     if opened.beside.overlays:
         by_name = {case.name: case for case in opened.cases}
@@ -334,18 +342,19 @@ def _write_table(opened: _Prediction) -> pd.DataFrame:
     return table
 
 
-def _draw(opened: _Prediction, case: VolumeCase, found: dict[str, Any], dice: list[float | None] | None) -> None:
+def _draw(opened: _Prediction, case: VolumeCase, found: dict[str, Any], scores: _Scores | None) -> None:
     measures, label = [measure.name for measure in opened.measures], opened.labels.get(case.name)
+    dice = None if scores is None else scores["dice"]
     gallery.draw_overlay(opened.out / case.name, case, found, opened.structures, dice, label, measures)
 
 
-def _dice_of(opened: _Prediction, case: VolumeCase) -> list[float | None] | None:
+def _scores_of(opened: _Prediction, case: VolumeCase) -> _Scores | None:
     path = opened.labels.get(case.name)
     if path is None:
         return None
     classes = opened.session.classes
     predicted = torch.from_numpy(read_voxels(opened.out / case.name / f"{LABELS}.nii.gz")).reshape(case.shape).long()
-    return structure_dice(predicted, read_label(path, case, classes), classes)
+    return structure_scores(predicted, read_label(path, case, classes), classes)
 
 
 def _files(measures: Sequence[Measure]) -> tuple[str, ...]:

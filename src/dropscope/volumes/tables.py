@@ -1,7 +1,8 @@
 """Numbers of each case, and the table of cases, most uncertain first.
 
-`summarise` makes what `case.json` keeps, by the number of each structure; `case_table` names them, adds Dice where
-there are labels, and ranks. A case is ranked by the mean predictive entropy over its predicted foreground.
+`summarise` makes what `case.json` keeps, by the number of each structure; `case_table` names them, adds Dice and volume
+errors where there are labels, and ranks: by the mean predictive entropy over the predicted foreground, or by another
+column.
 """
 
 from __future__ import annotations
@@ -56,34 +57,47 @@ def summarise(case: VolumeCase, prediction: VolumePrediction, classes: int) -> d
     }
 
 
-def structure_dice(prediction: Tensor, label: Tensor, classes: int) -> list[float | None]:
-    """Dice of each structure; None where it is in neither."""
-    return [_number(value) for value in dice(prediction[None], label[None], classes)[0, 1:]]
+def structure_scores(prediction: Tensor, label: Tensor, classes: int) -> dict[str, list[float | None]]:
+    """Dice and volume error of each structure; None where it is in neither.
+
+    The volume error is |predicted − true| / true, at most 1: a bounded loss.
+
+    >>> label = torch.tensor([1, 1, 1, 1, 0, 2])
+    >>> structure_scores(torch.tensor([1, 1, 1, 0, 0, 0]), label, 4)["volume_error"]
+    [0.25, 1.0, None]
+    """
+    overlap = [_number(value) for value in dice(prediction[None], label[None], classes)[0, 1:]]
+    sizes = [[int((labels == c).sum()) for labels in (prediction, label)] for c in range(1, classes)]
+    wrong = [None if not (p or t) else min(1.0, abs(p - t) / t) if t else 1.0 for p, t in sizes]
+    return {"dice": overlap, "volume_error": wrong}
 
 
 def case_table(
     found: Sequence[Mapping[str, Any]],
     names: Sequence[str],
-    scores: Mapping[str, Sequence[float | None]],
+    scores: Mapping[str, Mapping[str, Sequence[float | None]]],
     places: Mapping[str, Mapping[str, str]],
+    rank_by: str = "uncertainty",
 ) -> pd.DataFrame:
     """One row per case, most uncertain first; cases without any foreground come before all others.
 
     Args:
         found: What `summarise` found for each case.
         names: Names of the structures.
-        scores: Case → Dice of each structure, for the cases that have a label.
+        scores: Case → what `structure_scores` found, for the cases that have a label.
         places: Case → column → files that belong to it.
+        rank_by: The column that ranks.
     """
     rows = []
     for each in found:
         row: dict[str, Any] = {"case": each["case"], "uncertainty": each["uncertainty"]}
-        if scores:
-            row |= _dice_columns(scores.get(each["case"], [None] * len(names)), names)
+        for kind in ("dice", "volume_error") if scores else ():
+            row |= _columns(kind, scores.get(each["case"], {}).get(kind, [None] * len(names)), names)
         row["ml"], row["ml_low"], row["ml_high"] = each["foreground"]
         for i, name in enumerate(names):
             row[f"ml_{name}"] = each["millilitres"][i]
             row[f"ml_{name}_low"], row[f"ml_{name}_high"] = each["millilitres_low"][i], each["millilitres_high"][i]
+        row |= {"volume_variation": _mean(each["volume_variation"]), "pairwise_dice": _mean(each["pairwise_dice"])}
         for column in ("uncertainty", "volume_variation", "pairwise_dice"):
             values = each["uncertainties" if column == "uncertainty" else column]
             row |= {f"{column}_{name}": value for name, value in zip(names, values, strict=True)}
@@ -92,7 +106,7 @@ def case_table(
         rows.append(row | dict(places[each["case"]]) | {"image": each["image"]})
     table = pd.DataFrame(rows)
     table = table.assign(**{column: table[column].astype(float) for column in table if _is_numeric(rows, column)})
-    order = np.lexsort((table.case, -table.uncertainty.fillna(np.inf)))
+    order = np.lexsort((table.case, -rising(table, rank_by).fillna(np.inf)))
     table = table.iloc[order].reset_index(drop=True)
     table.insert(0, "rank", np.arange(1, len(table) + 1))
     return table
@@ -109,10 +123,29 @@ def format_volume(low: float, value: float, high: float) -> str:
     return f"{value:.{digits}f} ml ({low:.{digits}f}–{high:.{digits}f})"
 
 
-def _dice_columns(values: Sequence[float | None], names: Sequence[str]) -> dict[str, float | None]:
+def rankings(measures: Sequence[str]) -> tuple[str, ...]:
+    """The columns that cases can be ranked by, where these measures have maps.
+
+    >>> rankings(["averaged_variance"])[-2:]
+    ('averaged_variance_foreground_mean', 'averaged_variance_worst_patch')
+    """
+    of_maps = (f"{name}_{kind}" for name in measures for kind in ("foreground_mean", "worst_patch"))
+    return ("uncertainty", "volume_variation", "pairwise_dice", *of_maps)
+
+
+def rising(table: pd.DataFrame, column: str) -> pd.Series:
+    """A column as uncertainty, higher where passes agree less."""
+    return 1 - table[column] if column.startswith("pairwise_dice") else table[column]
+
+
+def _columns(kind: str, values: Sequence[float | None], names: Sequence[str]) -> dict[str, float | None]:
+    return {kind: _mean(values)} | {f"{kind}_{name}": value for name, value in zip(names, values, strict=True)}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Of the structures that are there."""
     known = [value for value in values if value is not None]
-    mean = float(np.mean(known)) if known else None
-    return {"dice": mean} | {f"dice_{name}": value for name, value in zip(names, values, strict=True)}
+    return float(np.mean(known)) if known else None
 
 
 def _is_numeric(rows: Sequence[Mapping[str, Any]], column: str) -> bool:

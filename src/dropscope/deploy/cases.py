@@ -1,0 +1,438 @@
+"""The predictor of volumes: maps, what to expect of each segmentation, and whether a person should look at it.
+
+A case is an example, its loss is 1 − Dice or the volume error, both between 0 and 1, and a patient may have several.
+See `volumes.predict` for the maps, `predictor` for the same of single classes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from dropscope.analysis import group_numbers
+from dropscope.atomic import atomic_write
+from dropscope.checks import check_choice
+from dropscope.deploy import folders
+from dropscope.deploy.bounds import Floats
+from dropscope.deploy.calibration import LEAST, ErrorCurve
+from dropscope.deploy.deferral import check_asked, defer
+from dropscope.deploy.drift import DriftCheck, Seen, check_drift
+from dropscope.deploy.evaluation import Evaluation, evaluate_losses
+from dropscope.deploy.monitors import Monitor, monitor_of
+from dropscope.deploy.rules import DeferralRule
+from dropscope.display import headed
+from dropscope.errors import BadInput, Phrase
+from dropscope.model import code_fingerprint, unwrap, weights_fingerprint
+from dropscope.parameters import shares
+from dropscope.placement import Placement
+from dropscope.volumes import Options, Transforms, find_cases, predict, rankings, rising
+
+LOSSES = {"dice": "Dice", "volume_error": "1 − volume error"}  # column → what 1 − loss is called
+Groups = Mapping[str, Hashable] | Sequence[Hashable] | None
+
+
+@dataclass(frozen=True, eq=False)
+class KnownCases:
+    """Labelled cases that a predictor knows: not their images, only what came of them.
+
+    Attributes:
+        ids: Their names.
+        uncertainty: What ranks them; infinity where nothing is found.
+        right: 1 − loss of each.
+        volumes: Millilitres of each structure, `[n, structures]`.
+        disagreement: 1 − the Dice between passes.
+        unit: The patient of each as a number.
+        curve: The loss to expect at an uncertainty.
+    """
+
+    ids: list[str]
+    uncertainty: Floats
+    right: Floats
+    volumes: Floats
+    disagreement: Floats
+    unit: NDArray[np.int64]
+    curve: ErrorCurve
+
+    def seen(self, deferred: NDArray[np.bool_] | None) -> Seen:
+        return Seen(self.uncertainty, self.volumes, self.disagreement, deferred, self.unit)
+
+
+@dataclass(frozen=True, eq=False)
+class VolumePredictor:
+    """A segmentation network with how it is run, what is known of its errors, and when to defer.
+
+    `VolumePredictor.fit` makes one from scans and their label maps, `load` reads one. A scan gets the same maps always.
+
+    Attributes:
+        model: The network. It is left exactly as it was.
+        options: How volumes are predicted.
+        measure: The column of the table of cases that ranks them.
+        loss: "dice" or "volume_error".
+        known: What is known from labelled cases.
+        rule: When to defer; None where nothing was asked.
+        class_names: Names of the classes, or None.
+        transforms: Preprocessing, or None.
+    """
+
+    model: nn.Module
+    options: Options
+    measure: str
+    loss: str
+    known: KnownCases
+    rule: DeferralRule | None = None
+    class_names: tuple[str, ...] | None = None
+    transforms: Transforms | None = None
+
+    @classmethod
+    @shares(Options, without=("measures",))
+    def fit(
+        cls,
+        model: nn.Module,
+        placement: Placement | str,
+        images: Iterable[str | Path],
+        labels: str | Path,
+        *,
+        measure: str = "uncertainty",
+        loss: str = "dice",
+        max_error: float | None = 0.2,
+        confidence: float = 0.9,
+        groups: Groups = None,
+        rule: Mapping[str, Any] | None = None,
+        measures: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
+        transforms: Transforms | None = None,
+        maps: str | Path | None = None,
+        overlays: bool = True,
+        progress: bool | None = None,
+        **options: Any,
+    ) -> VolumePredictor:
+        """Calibrates a predictor on labelled scans that did not train the network.
+
+        Args:
+            model: A trained segmentation network, 3-D or 2-D. It is left exactly as it was.
+            placement: Where noise goes, such as "own" or "up.1=0.3".
+            images: NIfTI files and folders of them; "a.nii.gz,b.nii.gz" is one case with a channel from each.
+            labels: A folder of files named like the cases, or a pattern such as "labels/{case}_seg.nii.gz".
+            measure: What ranks cases, as `rank_by` of `volumes.predict`.
+            loss: "dice" for 1 − Dice, or "volume_error" for |predicted − true| / true, at most 1; each the mean over
+                the structures.
+            max_error: What the mean loss of the kept may be at most; None makes no rule.
+            confidence: Probability with which that holds.
+            groups: The patient of each case, where some have several: {case: patient}, or one per case in their order.
+            rule: More arguments of `defer`, such as {"budget": 0.2}.
+            measures: Names of the measures that become maps; None takes the usual ones.
+            class_names: Names of the classes, with or without the background.
+            transforms: Preprocessing of your own, as `volumes.predict` takes it.
+            maps: Folder to keep the maps in, and to resume from; None keeps none.
+            overlays: Whether to draw a picture of every case that is kept.
+            progress: Whether to show progress and remarks; None decides by the terminal.
+
+        Returns:
+            The predictor. Where nothing can be promised its rule defers everything, and says why.
+
+        Raises:
+            BadInput: For anything that cannot be used, before any pass.
+        """
+        check_choice(loss, "loss", LOSSES)
+        check_asked(max_error, confidence, rule)
+        members = _by_case(groups, "groups", images)
+        chosen = options | ({} if measures is None else {"measures": measures})
+        resolved = Options.of(placement, chosen, transformed=transforms is not None)
+        check_choice(measure, "measure", rankings([str(name) for name in resolved.measures]))
+        with _folder(maps) as out:
+            table = predict(model, placement, images, out, labels=labels, class_names=class_names,
+                            transforms=transforms, overlays=overlays and maps is not None, rank_by=measure,
+                            progress=progress, **chosen)  # fmt: skip
+        names = None if class_names is None else tuple(class_names)
+        known, listed = _learned(table, measure, loss, members)
+        asked = {"max_error": max_error, **(rule or {})}
+        made = None
+        if any(value is not None for value in asked.values()):
+            found = np.where(np.isinf(known.uncertainty), np.nan, known.uncertainty)  # NaN is always deferred
+            made = defer({measure: found}, known.right, confidence=confidence, groups=listed, **asked)
+        return cls(unwrap(model), resolved, measure, loss, known, made, names, transforms)
+
+    # --- cases --------------------------------------------------------------------------------------------------------
+
+    def __call__(
+        self,
+        images: Iterable[str | Path],
+        out: str | Path,
+        *,
+        labels: str | Path | None = None,
+        overlays: bool = True,
+        overwrite: bool = False,
+        progress: bool | None = None,
+    ) -> pd.DataFrame:
+        """Predicts scans: maps, a picture and a record for each under `out`, and a table that says which to look at.
+
+        Args:
+            images: NIfTI files and folders of them.
+            out: Folder of the maps. Cases that are finished there are not predicted again.
+            labels: For Dice: a folder of files named like the cases, or a pattern.
+            overlays: Whether to draw a picture of every case, and one of all.
+            overwrite: Whether to predict finished cases again.
+            progress: Whether to show progress and remarks; None decides by the terminal.
+
+        Returns:
+            The table that is also written to `out/cases.csv`, most uncertain first: as `volumes.predict` gives it, with
+            `expected_loss` and `defer`.
+
+        Raises:
+            BadInput: Before any pass, where an argument or a file cannot be used.
+        """
+        table = predict(
+            self.model, self.options.placement, images, out, labels=labels, class_names=self.class_names,
+            transforms=self.transforms, overlays=overlays, rank_by=self.measure, overwrite=overwrite, progress=progress,
+            **self.options.given(),
+        )  # fmt: skip
+        u = _uncertainty(table, self.measure)
+        table.insert(2, "defer", self._defers(u))
+        table.insert(3, "expected_loss", self.known.curve(u))
+        atomic_write(Path(out) / "cases.csv", lambda part: table.to_csv(part, index=False))
+        return table
+
+    # --- data ---------------------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        images: Iterable[str | Path],
+        labels: str | Path,
+        out: str | Path | None = None,
+        *,
+        groups: Groups = None,
+        by: Groups = None,
+        overlays: bool = True,
+        progress: bool | None = None,
+    ) -> Evaluation:
+        """Loss and coverage on labelled scans that did not calibrate.
+
+        Args:
+            images: NIfTI files and folders of them.
+            labels: Their label maps.
+            out: Folder to keep the maps in, and to resume from; None keeps none.
+            groups: The patient of each case, where some have several.
+            by: Subgroups to give on their own: one name per case, or {case: name}.
+            overlays: Whether to draw a picture of every case that is kept.
+            progress: Whether to show progress and remarks; None decides by the terminal.
+
+        Returns:
+            An `Evaluation`, with intervals.
+
+        Raises:
+            BadInput: For scans without label maps, or subgroups that do not fit.
+        """
+        members, subgroups = _by_case(groups, "groups", images), _by_case(by, "by", images)
+        with _folder(out) as maps:
+            table = self(images, maps, labels=labels, overlays=overlays and out is not None, progress=progress)
+        table = table[table[self.loss].notna()]
+        promised = None if self.rule is None or not self.rule.found else self.rule.max_error
+        return evaluate_losses(1 - _right(table, self.loss), table.defer.to_numpy(bool), unit=_units(table, members),
+                               by=_listed(table, subgroups), max_error=promised)  # fmt: skip
+
+    def check(
+        self,
+        images: Iterable[str | Path],
+        out: str | Path | None = None,
+        *,
+        alpha: float = 0.05,
+        groups: Groups = None,
+        progress: bool | None = None,
+    ) -> DriftCheck:
+        """Whether recent scans still look like the calibration, without labels: uncertainties, deferrals, volumes.
+
+        Args:
+            images: Recent scans, of twenty patients or more.
+            out: Folder to keep the maps in, and to resume from; None keeps none.
+            alpha: How often there may be a false alarm where nothing changed.
+            groups: The patient of each case, where some have several.
+            progress: Whether to show progress and remarks; None decides by the terminal.
+
+        Returns:
+            A `DriftCheck`, with an estimate of 1 − loss.
+
+        Raises:
+            BadInput: For scans that cannot be used, or too few.
+        """
+        members = _by_case(groups, "groups", images)
+        with _folder(out) as maps:
+            table = self(images, maps, overlays=False, progress=progress)
+        u, volumes, apart = _looks(table, self.measure)
+        now = Seen(u, volumes, apart, None if self.rule is None else self._defers(u), _units(table, members))
+        before = self.known.seen(None if self.rule is None else self._defers(self.known.uncertainty))
+        return check_drift(before, now, alpha, curve=self.known.curve, accuracy=float(self.known.right.mean()),
+                           named="volumes", outcome=LOSSES[self.loss])  # fmt: skip
+
+    def monitor(self, alpha: float = 0.05, largest: int | None = None) -> Monitor:
+        """A monitor of label maps as they come: whether the loss of the kept is still what was promised.
+
+        Args:
+            alpha: How often there may ever be a false alarm, however often one looks.
+            largest: Cases of one patient, at most; None takes that of the calibration.
+
+        Returns:
+            A `Monitor`; `monitor.update(table.dice, table.defer)`.
+
+        Raises:
+            BadInput: If there is no rule that promises a loss.
+        """
+        return monitor_of(self.rule, self.known.unit, alpha, largest)
+
+    # --- folders ------------------------------------------------------------------------------------------------------
+
+    def save(self, out: str | Path) -> Path:
+        """Writes the predictor to a new folder: safetensors and JSON, no code, neither weights nor images.
+
+        Args:
+            out: A new folder, or one that holds a predictor, which is replaced.
+
+        Returns:
+            Its path.
+
+        Raises:
+            BadInput: If the folder holds something else, or the options hold a function.
+        """
+        known = self.known
+        arrays = {"uncertainty": known.uncertainty, "right": known.right, "volumes": known.volumes,
+                  "disagreement": known.disagreement, "unit": known.unit}  # fmt: skip
+        code = None if self.transforms is None else code_fingerprint(self.transforms)
+        record = {"options": self.options.facts(), "measure": self.measure, "loss": self.loss, "ids": known.ids,
+                  "transforms": code}  # fmt: skip
+        stored = folders.Stored(self.rule, self.class_names, weights_fingerprint(self.model), record,
+                                arrays | known.curve.tensors())  # fmt: skip
+        return folders.write(Path(out), folders.VOLUMES, stored)
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        model: nn.Module,
+        *,
+        transforms: Transforms | None = None,
+        device: str | torch.device | None = None,
+    ) -> VolumePredictor:
+        """Reads a predictor.
+
+        Args:
+            folder: What `save` wrote.
+            model: The same network with the same weights.
+            transforms: The preprocessing that it was fitted with, where there was one.
+            device: Where to run; where the model is, if None.
+
+        Returns:
+            The predictor.
+
+        Raises:
+            BadInput: If a file is missing or damaged, or network or preprocessing are others.
+        """
+        own, stored = unwrap(model), folders.read(Path(folder), folders.VOLUMES)
+        stored.check_weights(own)
+        record = stored.record
+        if record["transforms"] != (None if transforms is None else code_fingerprint(transforms)):
+            got = Phrase("none" if transforms is None else "others")
+            raise BadInput(
+                "transforms must be those of the predictor", "transforms", got, "pass what it was fitted with"
+            )
+        values: dict[str, Any] = dict(stored.tensors)
+        known = KnownCases(record["ids"], curve=ErrorCurve.of(values), **values)
+        options = Options.of_facts(record["options"], device)
+        return cls(own, options, record["measure"], record["loss"], known, stored.rule, stored.class_names, transforms)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        known = self.known
+        how = f"with {self.options.placement}, {self.measure}, {self.options.passes} passes"
+        lines = headed("predicts", f"{how} ({type(self.model).__name__})")
+        patients = len(np.unique(known.unit))
+        of = f"{len(known.ids):,} labelled cases" + (f" of {patients:,} groups" if patients < len(known.ids) else "")
+        lines += headed("knows", f"{of}, mean {LOSSES[self.loss]} {known.right.mean():.3f}")
+        return "\n".join(lines + (["defers   nothing"] if self.rule is None else str(self.rule).splitlines()))
+
+    def _defers(self, uncertainty: Floats) -> NDArray[np.bool_]:
+        return np.zeros(len(uncertainty), bool) if self.rule is None else self.rule(uncertainty)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _learned(
+    table: pd.DataFrame, measure: str, loss: str, groups: dict[str, Hashable] | None
+) -> tuple[KnownCases, list[Hashable] | None]:
+    """What labelled cases teach, in the order of their names; and their patients."""
+    table = table[table[loss].notna()].sort_values("case", kind="stable")
+    if len(table) < LEAST:
+        got = Phrase(f"{len(table)}")
+        raise BadInput(f"labels must hold at least {LEAST} cases with a structure", "labels", got, "pass more")
+    ids, right = table.case.tolist(), _right(table, loss)
+    u, volumes, apart = _looks(table, measure)
+    if not np.isfinite(u).any():
+        raise BadInput(
+            "model must find something in some case", "model", Phrase("background alone"), "look at the maps"
+        )
+    curve = ErrorCurve.fit(np.where(np.isfinite(u), u, u[np.isfinite(u)].max()), right)
+    unit = _units(table, groups)
+    own = np.arange(len(ids)) if unit is None else unit
+    return KnownCases(ids, u, right, volumes, apart, own, curve), _listed(table, groups)
+
+
+def _right(table: pd.DataFrame, loss: str) -> Floats:
+    values = table[loss].to_numpy(float)
+    return values if loss == "dice" else 1 - values
+
+
+def _uncertainty(table: pd.DataFrame, measure: str) -> Floats:
+    """Infinity where nothing is found: such a case is always deferred."""
+    values = rising(table, measure).to_numpy(float)
+    return np.where(np.isnan(values), np.inf, values)
+
+
+def _looks(table: pd.DataFrame, measure: str) -> tuple[Floats, Floats, Floats]:
+    structures = [name for name in table if name.startswith("ml_") and f"{name}_low" in table]
+    return _uncertainty(table, measure), table[structures].to_numpy(float), 1 - table.pairwise_dice.to_numpy(float)
+
+
+def _by_case(values: Groups, name: str, images: Iterable[str | Path]) -> dict[str, Hashable] | None:
+    """Case → its value, checked before any work."""
+    if values is None:
+        return None
+    cases = [case.name for case in find_cases([images] if isinstance(images, str | Path) else images)]
+    if not isinstance(values, Mapping):
+        if len(values) != len(cases):
+            got = Phrase(f"{len(values)} for {len(cases)} cases")
+            raise BadInput(f"{name} must be one per case", name, got, "pass {case: value}")
+        return dict(zip(cases, values, strict=True))
+    lost = next((case for case in cases if case not in values), None)
+    if lost is not None:
+        raise BadInput(f"{name} must have every case", name, Phrase(f"none for {lost!r}"), "add it")
+    return dict(values)
+
+
+def _listed(table: pd.DataFrame, values: dict[str, Hashable] | None) -> list[Hashable] | None:
+    return None if values is None else [values[case] for case in table.case]
+
+
+def _units(table: pd.DataFrame, groups: dict[str, Hashable] | None) -> NDArray[np.int64] | None:
+    listed = _listed(table, groups)
+    return None if listed is None else group_numbers(listed)
+
+
+@contextmanager
+def _folder(out: str | Path | None) -> Iterator[str | Path]:
+    """The folder of maps, or one that is removed again."""
+    if out is not None:
+        yield out
+        return
+    with tempfile.TemporaryDirectory(prefix="dropscope-") as made:
+        yield made
