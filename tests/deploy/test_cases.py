@@ -132,10 +132,15 @@ def test_too_few_cases_are_refused(scans):
 
 
 NET = """
+import torch
+
 from support.nifti_files import sure_net
 
 def model():
     return sure_net()
+
+def patches():
+    return torch.randn(3, 1, 8, 8, 6)
 """
 
 
@@ -158,5 +163,7 @@ def test_commands_from_scans_to_decisions(scans, tmp_path, monkeypatch):
     assert "no alarm" in result.stdout
     assert "defer" in run("defer", "maps/cases.csv", "--loss", "expected_loss", "--max-error", "0.5").stdout
     assert "--labels" in run(*[one for one in made if one not in ("--labels", "labels")], code=2).stderr
-    assert "--predictor" in run("predict", "net.py:model", "--data", "x.csv", "--predictor", "p", code=2).stderr
+    assert (
+        "--predictor" in run("predict", "net.py:model", "--data", "net.py:patches", "--predictor", "p", code=2).stderr
+    )
     assert "--image" in run("check", "net.py:model", "--predictor", "p", code=2).stderr

@@ -63,6 +63,23 @@ def test_an_example_gets_the_same_answer_in_any_batch_order_and_thread(net, pred
     assert np.allclose(predictor(x[order], batch_size=5).uncertainty, said.uncertainty[order], atol=1e-6)
 
 
+def test_noise_before_the_last_layer_needs_no_passes(net, tmp_path):
+    x, y = data(net)
+    options = {"max_error": 0.3, "label": "mean"}
+    without = UncertaintyPredictor.fit(net, (x, y), "last=0.2", engine="analytic", **options)
+    passes = UncertaintyPredictor.fit(net, (x, y), "last=0.2", 2000, **options)
+    said, sampled = without(x[:40]), passes(x[:40])
+    assert np.allclose(said.uncertainty, sampled.uncertainty, atol=0.02)
+    assert "without passes" in str(without)
+    without.save(tmp_path / "p")
+    again = UncertaintyPredictor.load(tmp_path / "p", net)
+    assert (again(x[:40]).uncertainty == said.uncertainty).all()
+    with refused("engine"):
+        UncertaintyPredictor.fit(net, (x, y), "0=0.3,2=0.3", engine="analytic")
+    with refused("engine"):
+        UncertaintyPredictor.fit(net, (x, y), "last=0.2", engine="loop")
+
+
 def test_labels_of_the_averaged_passes(net):
     x, y = data(net)
     fitted = UncertaintyPredictor.fit(net, (x, y), PLACEMENT, 20, label="mean", max_error=None)

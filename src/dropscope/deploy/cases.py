@@ -7,7 +7,7 @@ See `volumes.predict` for the maps, `predictor` for the same of single classes.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,23 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from dropscope.analysis import group_numbers
 from dropscope.atomic import atomic_write
 from dropscope.checks import check_choice
 from dropscope.deploy import folders
 from dropscope.deploy.bounds import Floats
-from dropscope.deploy.calibration import LEAST, ErrorCurve
+from dropscope.deploy.calibration import ErrorCurve
+from dropscope.deploy.casebook import (
+    LOSSES,
+    Groups,
+    KnownCases,
+    by_case,
+    case_uncertainty,
+    learned,
+    listed,
+    looks,
+    right_shares,
+    units,
+)
 from dropscope.deploy.deferral import check_asked, defer
 from dropscope.deploy.drift import DriftCheck, Seen, check_drift
 from dropscope.deploy.evaluation import Evaluation, evaluate_losses
@@ -35,36 +46,7 @@ from dropscope.errors import BadInput, Phrase
 from dropscope.model import code_fingerprint, unwrap, weights_fingerprint
 from dropscope.parameters import shares
 from dropscope.placement import Placement
-from dropscope.volumes import Options, Transforms, find_cases, predict, rankings, rising
-
-LOSSES = {"dice": "Dice", "volume_error": "1 − volume error"}  # column → what 1 − loss is called
-Groups = Mapping[str, Hashable] | Sequence[Hashable] | None
-
-
-@dataclass(frozen=True, eq=False)
-class KnownCases:
-    """Labelled cases that a predictor knows: not their images, only what came of them.
-
-    Attributes:
-        ids: Their names.
-        uncertainty: What ranks them; infinity where nothing is found.
-        right: 1 − loss of each.
-        volumes: Millilitres of each structure, `[n, structures]`.
-        disagreement: 1 − the Dice between passes.
-        unit: The patient of each as a number.
-        curve: The loss to expect at an uncertainty.
-    """
-
-    ids: list[str]
-    uncertainty: Floats
-    right: Floats
-    volumes: Floats
-    disagreement: Floats
-    unit: NDArray[np.int64]
-    curve: ErrorCurve
-
-    def seen(self, deferred: NDArray[np.bool_] | None) -> Seen:
-        return Seen(self.uncertainty, self.volumes, self.disagreement, deferred, self.unit)
+from dropscope.volumes import Options, Transforms, predict, rankings
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +127,7 @@ class VolumePredictor:
         """
         check_choice(loss, "loss", LOSSES)
         check_asked(max_error, confidence, rule)
-        members = _by_case(groups, "groups", images)
+        members = by_case(groups, "groups", images)
         chosen = options | ({} if measures is None else {"measures": measures})
         resolved = Options.of(placement, chosen, transformed=transforms is not None)
         check_choice(measure, "measure", rankings([str(name) for name in resolved.measures]))
@@ -154,12 +136,12 @@ class VolumePredictor:
                             transforms=transforms, overlays=overlays and maps is not None, rank_by=measure,
                             progress=progress, **chosen)  # fmt: skip
         names = None if class_names is None else tuple(class_names)
-        known, listed = _learned(table, measure, loss, members)
+        known, patients = learned(table, measure, loss, members)
         asked = {"max_error": max_error, **(rule or {})}
         made = None
         if any(value is not None for value in asked.values()):
             found = np.where(np.isinf(known.uncertainty), np.nan, known.uncertainty)  # NaN is always deferred
-            made = defer({measure: found}, known.right, confidence=confidence, groups=listed, **asked)
+            made = defer({measure: found}, known.right, confidence=confidence, groups=patients, **asked)
         return cls(unwrap(model), resolved, measure, loss, known, made, names, transforms)
 
     # --- cases --------------------------------------------------------------------------------------------------------
@@ -196,7 +178,7 @@ class VolumePredictor:
             transforms=self.transforms, overlays=overlays, rank_by=self.measure, overwrite=overwrite, progress=progress,
             **self.options.given(),
         )  # fmt: skip
-        u = _uncertainty(table, self.measure)
+        u = case_uncertainty(table, self.measure)
         table.insert(2, "defer", self._defers(u))
         table.insert(3, "expected_loss", self.known.curve(u))
         atomic_write(Path(out) / "cases.csv", lambda part: table.to_csv(part, index=False))
@@ -232,13 +214,14 @@ class VolumePredictor:
         Raises:
             BadInput: For scans without label maps, or subgroups that do not fit.
         """
-        members, subgroups = _by_case(groups, "groups", images), _by_case(by, "by", images)
+        members, subgroups = by_case(groups, "groups", images), by_case(by, "by", images)
         with _folder(out) as maps:
             table = self(images, maps, labels=labels, overlays=overlays and out is not None, progress=progress)
         table = table[table[self.loss].notna()]
         promised = None if self.rule is None or not self.rule.found else self.rule.max_error
-        return evaluate_losses(1 - _right(table, self.loss), table.defer.to_numpy(bool), unit=_units(table, members),
-                               by=_listed(table, subgroups), max_error=promised)  # fmt: skip
+        losses, away = 1 - right_shares(table, self.loss), table.defer.to_numpy(bool)
+        subsets = listed(table, subgroups)
+        return evaluate_losses(losses, away, unit=units(table, members), by=subsets, max_error=promised)
 
     def check(
         self,
@@ -264,11 +247,11 @@ class VolumePredictor:
         Raises:
             BadInput: For scans that cannot be used, or too few.
         """
-        members = _by_case(groups, "groups", images)
+        members = by_case(groups, "groups", images)
         with _folder(out) as maps:
             table = self(images, maps, overlays=False, progress=progress)
-        u, volumes, apart = _looks(table, self.measure)
-        now = Seen(u, volumes, apart, None if self.rule is None else self._defers(u), _units(table, members))
+        u, volumes, apart = looks(table, self.measure)
+        now = Seen(u, volumes, apart, None if self.rule is None else self._defers(u), units(table, members))
         before = self.known.seen(None if self.rule is None else self._defers(self.known.uncertainty))
         return check_drift(before, now, alpha, curve=self.known.curve, accuracy=float(self.known.right.mean()),
                            named="volumes", outcome=LOSSES[self.loss])  # fmt: skip
@@ -362,70 +345,6 @@ class VolumePredictor:
 
     def _defers(self, uncertainty: Floats) -> NDArray[np.bool_]:
         return np.zeros(len(uncertainty), bool) if self.rule is None else self.rule(uncertainty)
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
-
-
-def _learned(
-    table: pd.DataFrame, measure: str, loss: str, groups: dict[str, Hashable] | None
-) -> tuple[KnownCases, list[Hashable] | None]:
-    """What labelled cases teach, in the order of their names; and their patients."""
-    table = table[table[loss].notna()].sort_values("case", kind="stable")
-    if len(table) < LEAST:
-        got = Phrase(f"{len(table)}")
-        raise BadInput(f"labels must hold at least {LEAST} cases with a structure", "labels", got, "pass more")
-    ids, right = table.case.tolist(), _right(table, loss)
-    u, volumes, apart = _looks(table, measure)
-    if not np.isfinite(u).any():
-        raise BadInput(
-            "model must find something in some case", "model", Phrase("background alone"), "look at the maps"
-        )
-    curve = ErrorCurve.fit(np.where(np.isfinite(u), u, u[np.isfinite(u)].max()), right)
-    unit = _units(table, groups)
-    own = np.arange(len(ids)) if unit is None else unit
-    return KnownCases(ids, u, right, volumes, apart, own, curve), _listed(table, groups)
-
-
-def _right(table: pd.DataFrame, loss: str) -> Floats:
-    values = table[loss].to_numpy(float)
-    return values if loss == "dice" else 1 - values
-
-
-def _uncertainty(table: pd.DataFrame, measure: str) -> Floats:
-    """Infinity where nothing is found: such a case is always deferred."""
-    values = rising(table, measure).to_numpy(float)
-    return np.where(np.isnan(values), np.inf, values)
-
-
-def _looks(table: pd.DataFrame, measure: str) -> tuple[Floats, Floats, Floats]:
-    structures = [name for name in table if name.startswith("ml_") and f"{name}_low" in table]
-    return _uncertainty(table, measure), table[structures].to_numpy(float), 1 - table.pairwise_dice.to_numpy(float)
-
-
-def _by_case(values: Groups, name: str, images: Iterable[str | Path]) -> dict[str, Hashable] | None:
-    """Case → its value, checked before any work."""
-    if values is None:
-        return None
-    cases = [case.name for case in find_cases([images] if isinstance(images, str | Path) else images)]
-    if not isinstance(values, Mapping):
-        if len(values) != len(cases):
-            got = Phrase(f"{len(values)} for {len(cases)} cases")
-            raise BadInput(f"{name} must be one per case", name, got, "pass {case: value}")
-        return dict(zip(cases, values, strict=True))
-    lost = next((case for case in cases if case not in values), None)
-    if lost is not None:
-        raise BadInput(f"{name} must have every case", name, Phrase(f"none for {lost!r}"), "add it")
-    return dict(values)
-
-
-def _listed(table: pd.DataFrame, values: dict[str, Hashable] | None) -> list[Hashable] | None:
-    return None if values is None else [values[case] for case in table.case]
-
-
-def _units(table: pd.DataFrame, groups: dict[str, Hashable] | None) -> NDArray[np.int64] | None:
-    listed = _listed(table, groups)
-    return None if listed is None else group_numbers(listed)
 
 
 @contextmanager

@@ -90,6 +90,7 @@ class UncertaintyPredictor:
         draws: str = "independent",
         outputs: Outputs = "logits",
         precision: str = "fp32",
+        engine: str = "auto",
         device: str | torch.device | None = None,
         tokenizer: Any = None,
         class_names: Sequence[str] | str | None = None,
@@ -114,6 +115,8 @@ class UncertaintyPredictor:
             draws: "independent" or "stratified".
             outputs: What the model returns.
             precision: "fp32", "tf32" or "bf16".
+            engine: "auto" runs passes. "analytic" needs none, where noise enters just before the last layer: about the
+                cost of a plain pass.
             device: Where to run; where the model is, if None.
             tokenizer: For texts: the tokenizer, or the name of its checkpoint.
             class_names: In the order of the model's outputs.
@@ -128,7 +131,7 @@ class UncertaintyPredictor:
             AuditFailed: Where the noise would not take effect as asked.
         """
         recipe = Recipe.of(placement, measure, passes, label, seed=seed, masks=masks, draws=draws, outputs=outputs,
-                           precision=precision)  # fmt: skip
+                           precision=precision, engine=engine)  # fmt: skip
         check_asked(max_error, confidence, rule)
         found = answer(model, recipe, data, groups=groups, device=device, tokenizer=tokenizer, class_names=class_names,
                        batch_size=batch_size, progress=progress)  # fmt: skip
@@ -179,7 +182,7 @@ class UncertaintyPredictor:
         Raises:
             BadInput: For inputs that cannot be used.
         """
-        return self._said(self._answers(inputs, batch_size=batch_size, progress=progress))
+        return self.said(self._answers(inputs, batch_size=batch_size, progress=progress))
 
     def explain(self, example: Any, count: int = _NEAR) -> Explanation:
         """What became of calibration examples as uncertain as this one.
@@ -226,7 +229,7 @@ class UncertaintyPredictor:
             BadInput: For data without labels, or subgroups that do not fit.
         """
         found = self._answers(test, groups=groups, batch_size=batch_size, progress=progress)
-        labels, said = with_labels(found, "test"), self._said(found)
+        labels, said = with_labels(found, "test"), self.said(found)
         unit = None if found.groups is None else group_numbers(found.groups)
         promised = None if self.rule is None or not self.rule.found else self.rule.max_error
         return evaluate_answers(labels, said.labels, said.defer, unit=unit, by=by, class_names=self.class_names,
@@ -257,7 +260,7 @@ class UncertaintyPredictor:
             BadInput: For inputs that cannot be used, or too few.
         """
         found = self._answers(inputs, groups=groups, batch_size=batch_size, progress=progress)
-        said, known = self._said(found), self.calibration
+        said, known = self.said(found), self.calibration
         away = None if self.rule is None else self.rule(known.uncertainty, known.predictions.tolist())
         looks = frequent_classes(known.predictions, known.probabilities)
         before = Seen(known.uncertainty, known.probabilities[:, looks], known.disagreement, away, known.unit)
@@ -349,7 +352,15 @@ class UncertaintyPredictor:
         return answer(self.model, self.recipe, inputs, audited=True, device=self.device, tokenizer=self.tokenizer,
                       class_names=self.class_names, **options)  # fmt: skip
 
-    def _said(self, found: Answers) -> Predictions:
+    def said(self, found: Answers) -> Predictions:
+        """What answers of its recipe mean.
+
+        Args:
+            found: The answers.
+
+        Returns:
+            `Predictions`, in the order of the answers.
+        """
         away = np.zeros(found.n, bool)
         if self.rule is not None:
             away = self.rule(found.uncertainty, found.predictions.tolist())

@@ -6,24 +6,27 @@ what a user holds.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from dropscope.checks import check_choice, check_passes
-from dropscope.engine import Session, choose_engine, open_session
+from dropscope.data import Data
+from dropscope.engine import AnalyticEngine, Engine, Session, StatisticsBlock, Tick, choose_engine, open_session
 from dropscope.errors import BadInput, Phrase
+from dropscope.injection import ResolvedPlacement
 from dropscope.measures import PLAIN_TABLE, TABLE, Measure, resolve
 from dropscope.model import Outputs
 from dropscope.placement import as_placement
 from dropscope.progress import track
 
 LABELS = ("plain", "mean")
+ENGINES = ("auto", "analytic")
 PLAIN = "none"  # the placement without noise
 
 
@@ -41,6 +44,7 @@ class Recipe:
         draws: "independent" or "stratified".
         outputs: What the model returns.
         precision: "fp32", "tf32" or "bf16".
+        engine: "auto" runs passes; "analytic" needs none, for noise just before the last layer.
     """
 
     placement: str
@@ -52,12 +56,14 @@ class Recipe:
     draws: str = "independent"
     outputs: Outputs = "logits"
     precision: str = "fp32"
+    engine: str = "auto"
 
     @classmethod
     def of(cls, placement: Any, measure: str | None, passes: int, label: str, **options: Any) -> Recipe:
         """A recipe that is checked as far as that needs no model."""
         check_choice(label, "label", LABELS)
         check_passes(passes)
+        check_choice(options.get("engine", "auto"), "engine", ENGINES)
         parsed = as_placement(PLAIN if placement is None else placement)
         name = measure or ("plain_max_probability" if parsed.is_none else "predictive_entropy")
         check_choice(name, "measure", [*TABLE, *PLAIN_TABLE])  # a function of the user's could not be stored
@@ -87,7 +93,8 @@ class Recipe:
     def __str__(self) -> str:
         if self.is_plain:
             return f"one plain pass, {self.measure}"
-        return f"{self.placement}, {self.measure}, {self.passes} passes"
+        how = f"{self.passes} passes" if self.engine == "auto" else "without passes"
+        return f"{self.placement}, {self.measure}, {how}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,23 +128,72 @@ class Answers:
         return len(self.uncertainty)
 
 
-def answer(
-    model: nn.Module,
-    recipe: Recipe,
-    data: Any,
-    *,
-    audited: bool = False,
-    progress: bool | None = None,
-    **options: Any,
-) -> Answers:
-    """Runs a recipe on data of any kind.
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A recipe on a model: traced, checked, ready for data like that which it was prepared on.
+
+    Attributes:
+        recipe: How an example becomes an answer.
+        session: The model, and the data that it was prepared on.
+        resolved: The recipe's placement on the model.
+        engine: What needs no passes, where the recipe asks for it; None elsewhere.
+        votes: Whether to say how far passes disagree.
+    """
+
+    recipe: Recipe
+    session: Session
+    resolved: ResolvedPlacement
+    engine: AnalyticEngine | None
+    votes: bool = True
+
+    @property
+    def draws(self) -> bool:
+        """Whether noise is drawn, so that examples need their keys."""
+        return not self.recipe.is_plain and self.engine is None
+
+    def answers(self, data: Data | None = None, *, show: bool | None = False) -> Answers:
+        """The answers to some data; to that which it was prepared on, if None."""
+        asked = self.session if data is None else self.session.with_data(data)
+        (row,) = resolve([self.recipe.measure])
+        parts: list[list[Tensor]] = []
+        with track("predicting", asked.data.n * self.recipe.passes, show=show) as tick:
+            if self.recipe.is_plain:
+                ran = asked
+                parts += (_plain_part(row, plain) for plain in _plain_passes(asked, tick))
+            else:
+                engine = self._engine(asked)
+                ran, needs = engine.session, {"sum_p", *row.needs} | ({"votes"} if self.votes else set())
+                parts += (self._part(row, block) for block in engine.statistics(0, needs, tick))
+        return _ordered(asked, ran, [torch.cat(column).numpy() for column in zip(*parts, strict=True)])
+
+    def _engine(self, asked: Session) -> Engine:
+        if self.engine is not None:
+            return self.engine.on(asked.data)
+        return choose_engine(asked, [self.resolved], self.recipe.passes)
+
+    def _part(self, row: Measure, block: StatisticsBlock) -> list[Tensor]:
+        statistics, plain = block.chunks[0][1], block.plain
+        chosen = plain if self.recipe.label == "plain" else statistics.mean[0]
+        predicted = chosen.argmax(-1)
+        value = row(plain) if row.of == "plain" else row(statistics)[0]
+        apart = torch.full(predicted.shape, float("nan"))
+        if self.votes:
+            votes = statistics.read("votes")[0].float()
+            apart = 1 - votes.gather(-1, predicted.unsqueeze(-1))[..., 0] / statistics.passes
+        return [predicted.cpu(), chosen.float().cpu(), value.double().cpu(), apart.float().cpu()]
+
+
+def open_recipe(
+    model: nn.Module, recipe: Recipe, data: Any, *, audited: bool = False, votes: bool = True, **options: Any
+) -> Prepared:
+    """Prepares a recipe on a model and data of any kind.
 
     Args:
         model: The model.
         recipe: How.
         data: Anything `uncertainty` takes.
-        audited: Whether the placement is known to take effect.
-        progress: True or False; None shows progress where it is read.
+        audited: Whether the placement is known to take effect, and its engine to be exact enough.
+        votes: Whether to say how far passes disagree.
         **options: Others that `open_session` takes.
 
     Raises:
@@ -149,33 +205,44 @@ def answer(
         precision=recipe.precision, **options,
     )  # fmt: skip
     if session.dense:
-        what, remedy = "model must predict one class per example", "write a rule with defer, from scores per case"
+        what, remedy = "model must predict one class per example", "use VolumePredictor, or defer with scores per case"
         raise BadInput(what, "model", Phrase("predictions per pixel, voxel or label"), remedy)
     (resolved,) = session.resolve([recipe.placement])
     if resolved and not audited:
         session.audit(resolved, recipe.placement)
-    (row,) = resolve([recipe.measure])
-    return _ordered(session, *_run(session, resolved, recipe, row, show=progress))
+    engine = None
+    if recipe.engine == "analytic" and not recipe.is_plain:
+        if not audited:
+            choose_engine(session, [resolved], recipe.passes, "analytic", fixed=True)  # refuses where it is not exact
+        engine = AnalyticEngine.build(session, [resolved], recipe.passes)
+    return Prepared(recipe, session, resolved, engine, votes)
 
 
-def _run(session: Session, resolved: Any, recipe: Recipe, row: Measure, *, show: bool | None) -> tuple[Any, list[Any]]:
-    """The session whose order counts, and what is kept of every block."""
-    engine = choose_engine(session, [resolved], recipe.passes)
-    needs = {"sum_p", *row.needs} | (set() if recipe.is_plain else {"votes"})
-    parts = []
-    with track("predicting", session.data.n * engine.passes, show=show) as tick:
-        for block in engine.statistics(0, needs, tick):
-            statistics, plain = block.chunks[0][1], block.plain
-            chosen = plain if recipe.label == "plain" else statistics.mean[0]
-            predicted = chosen.argmax(-1)
-            value = row(plain) if row.of == "plain" else row(statistics)[0]
-            if recipe.is_plain:
-                apart = torch.full(predicted.shape, float("nan"))
-            else:
-                votes = statistics.read("votes")[0].float()
-                apart = 1 - votes.gather(-1, predicted.unsqueeze(-1))[..., 0] / statistics.passes
-            parts.append([predicted.cpu(), chosen.float().cpu(), value.double().cpu(), apart.float().cpu()])
-    return engine.session, [torch.cat(column).numpy() for column in zip(*parts, strict=True)]
+def answer(
+    model: nn.Module,
+    recipe: Recipe,
+    data: Any,
+    *,
+    audited: bool = False,
+    progress: bool | None = None,
+    **options: Any,
+) -> Answers:
+    """Runs a recipe on data of any kind; arguments are those of `open_recipe`."""
+    return open_recipe(model, recipe, data, audited=audited, **options).answers(show=progress)
+
+
+def _plain_passes(session: Session, tick: Tick) -> Iterator[Tensor]:
+    for batch in session.data.batches:
+        with torch.no_grad(), session.sealed():
+            plain = session.plain(batch)
+        tick(batch.n)
+        yield plain
+
+
+def _plain_part(row: Measure, plain: Tensor) -> list[Tensor]:
+    predicted = plain.argmax(-1)
+    nothing = torch.full(predicted.shape, float("nan"))
+    return [predicted.cpu(), plain.float().cpu(), row(plain).double().cpu(), nothing]
 
 
 def _ordered(asked: Session, ran: Session, columns: list[Any]) -> Answers:

@@ -1,6 +1,6 @@
 """Engines for placements × passes × examples: the plain loop, the shared tree, the last layer without passes."""
 
-from dropscope.engine.analytic import Tolerance
+from dropscope.engine.analytic import AnalyticEngine, Tolerance
 from dropscope.engine.choice import choose_engine
 from dropscope.engine.engine import (
     Engine,
@@ -20,6 +20,7 @@ from dropscope.engine.summary import PlanSummary
 from dropscope.engine.timing import timed
 
 __all__ = [
+    "AnalyticEngine",
     "CaptureFailed",
     "Engine",
     "LoopEngine",

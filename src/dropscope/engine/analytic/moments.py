@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dropscope.data import Batch
+from dropscope.data import Batch, Data
 from dropscope.device import free_bytes
 from dropscope.engine.analytic.cubature import UnitNoise, contributions, points, probabilities_at, size, spread, sums_at
 from dropscope.engine.analytic.readout import Reading, Readout, find_readout, unit_factors, unit_noises
@@ -88,6 +88,10 @@ class AnalyticEngine:
         if session.device.type == "cuda":
             session = session.with_data(session.data.rebatched(_at_once(session)))  # few, large kernels
         return cls(session, placements, passes, readout, noises)
+
+    def on(self, data: Data) -> AnalyticEngine:
+        """The same over other data of the same kind: nothing is looked for or verified again."""
+        return AnalyticEngine(self.session.with_data(data), self.placements, self.passes, self._readout, self._noises)
 
     def error(self, of: Tolerance) -> float:
         """The error of what a tolerance is about, under the worst placement, measured on some examples.
