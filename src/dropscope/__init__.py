@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dropscope.injection import Audit, Noise, Site, Watch, audit, find_sites, injected, watch
     from dropscope.loading import LoadedData, load_data
     from dropscope.placement import Placement, PlacementGrid, PlacementSpace, register_noise
-    from dropscope.report import Synthesis, meta
+    from dropscope.report import Report, Synthesis, meta, write_report
     from dropscope.runs import (
         Choice,
         Judgement,
@@ -74,7 +74,7 @@ _ROOMS = {
     "injection": ("Audit", "Noise", "Site", "Watch", "audit", "find_sites", "injected", "watch"),
     "loading": ("LoadedData", "load_data"),
     "placement": ("Placement", "PlacementGrid", "PlacementSpace", "register_noise"),
-    "report": ("Synthesis", "meta"),
+    "report": ("Report", "Synthesis", "meta", "write_report"),
     "deploy.rivals": ("Comparison", "compare"),
     "deploy.tuning": ("TunedChoice", "open_choice", "tune"),
     "runs": (
@@ -118,6 +118,7 @@ __all__ = [
     "PlacementSpace",
     "PlanSummary",
     "Predictions",
+    "Report",
     "Run",
     "ShardResult",
     "Site",
@@ -152,6 +153,7 @@ __all__ = [
     "tune",
     "uncertainty",
     "watch",
+    "write_report",
 ]
 
 

@@ -186,6 +186,15 @@ def cut(text: str, width: int = 60) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """A key that sorts layer 3 before layer 11.
+
+    >>> sorted(["layer11", "layer3"], key=natural)
+    ['layer3', 'layer11']
+    """
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
+
+
 def headed(head: str, text: str) -> list[str]:
     """A text beside its head, in lines of less than 80 columns.
 

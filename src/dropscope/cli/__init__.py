@@ -13,6 +13,7 @@ from dropscope.cli import (  # noqa: F401 - importing them adds their commands
     decisions,
     export,
     model,
+    pages,
     pooling,
     predict,
     predictors,

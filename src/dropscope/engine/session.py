@@ -26,6 +26,7 @@ from dropscope.injection import (
     MASKS,
     Audit,
     Audited,
+    Finding,
     Noise,
     ResolvedPlacement,
     SiteMap,
@@ -120,10 +121,10 @@ class Session:
         with sealed(repeatable=True):
             return audit_resolved(self._audited(), resolved, as_placement(placement)).raise_if_failed()
 
-    def audit_all(self, resolved: Sequence[ResolvedPlacement], placements: Sequence[Placement]) -> None:
+    def audit_all(self, resolved: Sequence[ResolvedPlacement], placements: Sequence[Placement]) -> list[Finding]:
         """As `audit`, for every point of many placements once."""
         with sealed(repeatable=True):
-            audit_union(self._audited(), resolved, placements)
+            return audit_union(self._audited(), resolved, placements)
 
     def _audited(self) -> Audited:
         model = shadow(self.model) if self.half else self.running

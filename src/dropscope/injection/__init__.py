@@ -1,6 +1,6 @@
 """Sites, placements resolved on a model, noise put into it, and the audits that prove it took effect."""
 
-from dropscope.injection.audits import Audit, Audited, audit, audit_resolved, audit_union
+from dropscope.injection.audits import Audit, Audited, Finding, audit, audit_resolved, audit_union
 from dropscope.injection.families import FIELDS, with_rates
 from dropscope.injection.injector import MASKS, Noise, disturbed, injected
 from dropscope.injection.observer import Watch, watch
@@ -13,6 +13,7 @@ __all__ = [
     "MASKS",
     "Audit",
     "Audited",
+    "Finding",
     "Noise",
     "ResolvedPlacement",
     "Site",

@@ -234,11 +234,16 @@ def audit_resolved(audited: Audited, resolved: ResolvedPlacement, placement: Pla
     return Audit(placement, judged, tuple(problems), tuple(remarks))
 
 
-def audit_union(audited: Audited, resolved: Sequence[ResolvedPlacement], placements: Sequence[Placement]) -> None:
+def audit_union(
+    audited: Audited, resolved: Sequence[ResolvedPlacement], placements: Sequence[Placement]
+) -> list[Finding]:
     """Audits every point, noise and mask of many placements once.
 
     Two positions of one site share their mask, so each is tried in a union of its own. Of several rates the one nearest
     to one half is tried, in any order of the placements: a few examples are enough to judge it.
+
+    Returns:
+        What was found at every point.
 
     Raises:
         AuditFailed: If an audit fails. It names the placement that asks for the first failing site.
@@ -262,10 +267,13 @@ def audit_union(audited: Audited, resolved: Sequence[ResolvedPlacement], placeme
             if kept is None or abs(spec.rate - 0.5) < abs(kept.rate - 0.5):
                 unions[number][point], asked_by[number][point] = spec, placement
             taken[number][point.site] = point
+    findings: list[Finding] = []
     for union, by in zip(unions, asked_by, strict=True):
         result = audit_resolved(audited, union, next(iter(by.values())))
         failed = [point for point, finding in zip(union, result.findings, strict=True) if not finding.ok]
         replace(result, placement=by[failed[0]] if failed else result.placement).raise_if_failed()
+        findings += result.findings
+    return findings
 
 
 def _tallied(

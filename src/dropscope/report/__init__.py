@@ -16,6 +16,7 @@ from dropscope.report.claims import (
     judge,
 )
 from dropscope.report.figures import accuracy_curves, evidence, set_log_scale, share_legend
+from dropscope.report.page import Report, write_report
 from dropscope.report.records import RECORD, ClaimsRecord, read_claims, write_claims
 from dropscope.report.registrations import (
     ClaimRule,
@@ -46,6 +47,7 @@ __all__ = [
     "Evidence",
     "PooledClaim",
     "Registration",
+    "Report",
     "Summary",
     "Synthesis",
     "Topic",
@@ -73,6 +75,7 @@ __all__ = [
     "share_legend",
     "write_claims",
     "write_figure",
+    "write_report",
     "write_summary",
     "write_table",
     "write_text",

@@ -83,9 +83,9 @@ def _read(store: Store) -> Run:
         raise BadInput("folder must hold a finished run", "folder", received, remedy)
     baseline, intervals, examples = (tables[name] for name in TABLES)
     levels = scores.reference_levels(float(baseline.accuracy.iloc[0]), spec["examples"])
-    return Run(
-        beside_single_pass(rows, baseline), baseline, intervals, examples, spec, spec["engine"], store.at, levels
-    )
+    shown = beside_single_pass(rows, baseline)
+    origin = store.read_record("origin")
+    return Run(shown, baseline, intervals, examples, spec, spec["engine"], store.at, levels, origin=origin)
 
 
 def _check_kin(first: Run, other: Run) -> None:

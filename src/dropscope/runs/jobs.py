@@ -15,6 +15,7 @@ from dropscope.checks import check_choice, check_passes
 from dropscope.device import memory_bytes
 from dropscope.engine import Session, SessionOptions, check_runs_passes, choose_engine, open_session
 from dropscope.errors import BadInput, Phrase
+from dropscope.injection import Finding
 from dropscope.measures import Measure
 from dropscope.placement import Placement, as_placement
 from dropscope.progress import stage
@@ -136,15 +137,16 @@ def plan_job(
         check_runs_passes(engine)
         check_memory(asked.measures, asked.passes, session.classes, budget)
     resolved = session.resolve(asked.placements)
+    findings: list[Finding] = []
     if audited:
         with stage(f"auditing {len(resolved)} placements", show=show):
-            session.audit_all(resolved, asked.placements)
+            findings = session.audit_all(resolved, asked.placements)
     with stage("planning: one graph for all placements", show=show):
         fixed = store is not None
         running = choose_engine(session, resolved, asked.passes, engine, budget, fixed=fixed, verified=audited)
         compiled = running.compiles(asked=compile)
     maker = RowMaker(session, running, asked.placements, asked.measures, asked.scores, asked.label, budget)
-    return Job(maker, asked.specification(session) | {"engine": running.name}, budget, compiled)
+    return Job(maker, asked.specification(session) | {"engine": running.name}, budget, compiled, findings)
 
 
 def _of_passes(rows: list[Measure]) -> list[Measure]:

@@ -5,7 +5,6 @@ Owns what is drawn from the tables of a run. matplotlib is imported when somethi
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from dropscope import scores
 from dropscope.checks import check_choice
-from dropscope.display import fold
+from dropscope.display import fold, natural
 from dropscope.errors import BadInput, Phrase
 from dropscope.parameters import documented
 from dropscope.placement import Placement
@@ -150,7 +149,7 @@ class RunPlots:
         if table.rate.nunique() > 12:
             table["rate"] = table.rate.round(1)
         effect = table.pivot_table(index="site", columns="rate", values="difference", aggfunc="mean")
-        return effect.loc[sorted(effect.index, key=_with_numbers)]
+        return effect.loc[sorted(effect.index, key=natural)]
 
 
 def accuracy_axes(examples: Mapping[str, pd.DataFrame], ax: Axes | None = None) -> Axes:
@@ -177,11 +176,6 @@ def draw_accuracy_curves(axes: Axes, examples: Mapping[str, pd.DataFrame]) -> No
 def _terms(text: str) -> Iterator[tuple[str, float]]:
     placement = Placement.parse(text)
     yield from ((term.address, round(term.rate, 4)) for term in placement.terms if term.rate > 0)
-
-
-def _with_numbers(name: str) -> list[tuple[bool, int, str]]:
-    """A key that sorts layer 3 before layer 11."""
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _axes(ax: Axes | None, width: float, height: float) -> Axes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -42,6 +43,8 @@ class Run:
         levels: Each penalty of a random and of a perfectly monotone measure on as many examples.
         seconds: Wall time of each stage.
         reason: Why the loop ran, where "auto" took it; empty for a run that was opened from its folder.
+        origin: Where the rows come from: the model's `sites`, the audit's `findings` at those that got noise,
+            `versions`, and the `command` that started the process, where one did.
 
     Examples:
         >>> import torch
@@ -62,6 +65,7 @@ class Run:
     levels: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     reason: str = ""
+    origin: dict[str, Any] = field(default_factory=dict)
 
     @property
     def plot(self) -> RunPlots:
@@ -88,16 +92,21 @@ class Run:
             monte_carlo=None if pd.isna(found) else float(found),
         )  # fmt: skip
 
-    def rankings(self) -> dict[str, pd.DataFrame]:
-        """Per-example values of the row of least AURC and of one plain pass, by name; empty where none are kept."""
+    def rankings(self, count: int = 1) -> dict[str, pd.DataFrame]:
+        """Per-example values of the rows of least AURC and of one plain pass, by name; empty where none are kept.
+
+        Args:
+            count: How many rows beside the plain pass.
+
+        Returns:
+            The best row first, the plain pass last.
+        """
         kept = dict(iter(self.examples.groupby(["placement", "measure"], sort=False)))
         if "aurc" not in self.rows:
             return {}
-        for row in self.rows.sort_values("aurc", kind="stable").itertuples():
-            if (row.placement, row.measure) in kept:
-                name = f"{row.placement}, {row.measure}"
-                return {name: kept[row.placement, row.measure], "one plain pass, entropy": kept["none", AGAINST]}
-        return {}
+        best = self.rows.sort_values("aurc", kind="stable")[["placement", "measure"]].itertuples(index=False, name=None)
+        found = {f"{key[0]}, {key[1]}": kept[key] for key in itertools.islice(filter(kept.__contains__, best), count)}
+        return found | {"one plain pass, entropy": kept["none", AGAINST]} if found else {}
 
     def best(self, score: str = "aurc", count: int = 10) -> pd.DataFrame:
         """The rows that score best.

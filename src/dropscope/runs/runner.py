@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import platform
+import shlex
+import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,7 @@ import torch
 
 from dropscope import __version__, scores
 from dropscope.engine import Session, WorkUnit
+from dropscope.injection import Finding
 from dropscope.measures import Measure
 from dropscope.model import code_fingerprint, digest, weights_fingerprint
 from dropscope.placement import Placement, own_noise
@@ -78,12 +82,23 @@ class Job:
     spec: dict[str, Any]  # what identifies the run: a folder holds one
     memory: int
     compiled: bool
+    findings: Sequence[Finding] = ()
 
     @property
     def settled(self) -> dict[str, Any]:
         """What the first start of a run settles for all later ones."""
         place = {"engine": self.maker.engine.name, "device": str(self.maker.session.device)}
         return {"versions": _versions(), **place, "memory": self.memory, "compiled": self.compiled}
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where the rows come from, in values that JSON can hold."""
+        sites = [
+            {"name": site.name, "kind": site.kind, "shape": list(site.shape)}
+            for site in self.maker.session.site_map.sites
+        ]
+        found = [asdict(finding) for finding in self.findings]
+        return {"sites": sites, "findings": found, "versions": _versions(), "command": _command()}
 
     @cached_property
     def units(self) -> list[WorkUnit]:
@@ -125,12 +140,13 @@ def run_job(job: Job, store: Store | None, keep: int | None, objective: Score, *
     intervals = interval_table(finalists, scored, maker.scores, data.groups, maker.session.seed, device, show=show)
     rows, baseline = (beside_single_pass(table, baseline) for table in (rows, baseline))
     if store is not None:
+        store.write_record("origin", job.origin)
         store.write_tables({"baseline": baseline, "examples": finalists.examples, "intervals": intervals})
     levels = scores.reference_levels(float(baseline.accuracy.iloc[0]), data.n)
     seconds = maker.seconds | {"passes, scores and rows": ran - started, "finalists": time.monotonic() - ran}
     folder = store.at if store else None
     about = maker.engine.name, folder, levels, seconds, maker.engine.reason
-    return Run(rows, baseline, intervals, finalists.examples, spec, *about)
+    return Run(rows, baseline, intervals, finalists.examples, spec, *about, origin=job.origin)
 
 
 def _best(keep: int | None) -> int:
@@ -163,6 +179,16 @@ def _run_units(
     with track(what, sum(map(job.predictions, units)), show=show, then=then) as tick:
         for unit in units:
             keep(unit, job.maker.rows(unit, tick))
+
+
+def _command() -> str | None:
+    """What started this process, as one would type it again; None in a notebook, a shell or a test."""
+    program = Path(sys.argv[0] or ".")
+    if program.name == "dropscope" or program.parts[-2:] in (("dropscope", "__main__.py"), ("cli", "__init__.py")):
+        return shlex.join(["dropscope", *sys.argv[1:]])
+    if program.suffix == ".py" and program.is_file() and program.stem not in ("__main__", "ipykernel_launcher"):
+        return shlex.join(["python", *sys.argv])
+    return None
 
 
 def _versions() -> dict[str, str]:

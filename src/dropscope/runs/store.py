@@ -154,6 +154,16 @@ class Store:
             return None
         return {name: _as_table(content, f"{self.at}/{name}.parquet") for name, content in read.items()}
 
+    def write_record(self, name: str, record: Mapping[str, Any]) -> None:
+        self.place.write(f"{name}.json", json.dumps(record, indent=1).encode())
+
+    def read_record(self, name: str) -> dict[str, Any]:
+        """What was written by that name; nothing where an earlier version wrote none, or it is damaged."""
+        try:
+            return dict(as_json(self.place.read(f"{name}.json"), f"{self.at}/{name}.json"))
+        except (FileNotFoundError, BadInput, TypeError, ValueError):
+            return {}
+
 
 def ordered_rows(parts: list[pd.DataFrame]) -> pd.DataFrame:
     """Rows of all parts in the order of the placements, then of the measures."""
