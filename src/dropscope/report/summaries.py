@@ -16,7 +16,8 @@ import pandas as pd
 
 from dropscope.report.claims import Claim, Verdict, claims_table
 from dropscope.report.registrations import registration_words
-from dropscope.report.writing import markdown, write_table, write_text
+from dropscope.report.writing import COMMAND, markdown, write_table, write_text
+from dropscope.runs import started_by
 
 Topic = Callable[[Claim], tuple[str, str]]
 """What a claim is about, and which case of it: ("Masking fc1 alone has a lower AURC", "bald"); "" where it has none."""
@@ -111,6 +112,8 @@ def write_summary(
     if smaller is not None:
         parts += ["## Smaller than in the paper", "\n".join(f"- {line}" for line in smaller) or "Nothing."]
     write_text(folder / "summary.md", "\n\n".join(parts) + "\n")
+    if (command := started_by()) is not None:
+        write_text(folder / COMMAND, f"{command}\n")
     return Summary(tuple(answer), tuple(claims), verdicts)
 
 

@@ -20,6 +20,7 @@ from dropscope.atomic import atomic_write, read_json, same_spec
 from dropscope.report.typesetting import latex
 
 SPEC = "study.json"  # what a folder's study is of
+COMMAND = "command.txt"  # what made it
 
 
 def write_text(path: Path, text: str) -> Path:

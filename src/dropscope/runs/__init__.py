@@ -8,6 +8,7 @@ from dropscope.runs.passes import maps, sample, uncertainty
 from dropscope.runs.plots import draw_accuracy_curves
 from dropscope.runs.ranking import choice_notes, difference_cells, error_cells, has_errors
 from dropscope.runs.result import Run
+from dropscope.runs.runner import started_by
 from dropscope.runs.searches import FINALISTS, RACE_PASSES, Schedule, Searched, race
 from dropscope.runs.shards import Shard, ShardResult
 from dropscope.runs.spaces import SEARCH_RATES, Space
@@ -47,6 +48,7 @@ __all__ = [
     "race",
     "sample",
     "score_continuations",
+    "started_by",
     "sweep",
     "sweep_shard",
     "try_out",

@@ -51,6 +51,18 @@ class RunPlots:
     examples: pd.DataFrame
     directions: Mapping[str, str]  # score → "lower" or "higher"
 
+    def __call__(self, *, count: int = 3, ax: Axes | None = None) -> Axes:
+        """Risk against coverage of the best rows: `run.plot()` is `run.plot.risk_coverage()`.
+
+        Args:
+            count: How many rows.
+            ax: Axes to draw in; None makes a figure.
+
+        Returns:
+            The Axes.
+        """
+        return self.risk_coverage(count=count, ax=ax)
+
     @_curve_docs
     def risk_coverage(self, rows: pd.DataFrame | None = None, *, count: int = 3, ax: Axes | None = None) -> Axes:
         """Error rate among the most certain examples, one line per row and a dashed one for one plain pass."""

@@ -69,7 +69,7 @@ class Run:
 
     @property
     def plot(self) -> RunPlots:
-        """Pictures: `plot.risk_coverage()`, `plot.accuracy_curves()` and `plot.sites()` return matplotlib Axes."""
+        """Pictures, each as matplotlib Axes: `plot()`, `plot.risk_coverage()`, `.accuracy_curves()` and `.sites()`."""
         return RunPlots(self.rows, self.baseline, self.examples, self._directions)
 
     @cached_property

@@ -98,7 +98,7 @@ class Job:
             for site in self.maker.session.site_map.sites
         ]
         found = [asdict(finding) for finding in self.findings]
-        return {"sites": sites, "findings": found, "versions": _versions(), "command": _command()}
+        return {"sites": sites, "findings": found, "versions": _versions(), "command": started_by()}
 
     @cached_property
     def units(self) -> list[WorkUnit]:
@@ -181,7 +181,7 @@ def _run_units(
             keep(unit, job.maker.rows(unit, tick))
 
 
-def _command() -> str | None:
+def started_by() -> str | None:
     """What started this process, as one would type it again; None in a notebook, a shell or a test."""
     program = Path(sys.argv[0] or ".")
     if program.name == "dropscope" or program.parts[-2:] in (("dropscope", "__main__.py"), ("cli", "__init__.py")):

@@ -45,6 +45,18 @@ class ComparisonPlots:
     groups: Sequence[Any] | None
     against: str
 
+    def __call__(self, names: Sequence[str] | None = None, *, ax: Axes | None = None) -> Axes:
+        """Risk against coverage: `comparison.plot()` is `comparison.plot.risk_coverage()`.
+
+        Args:
+            names: Rows to draw beside the reference; None takes the best of each kind.
+            ax: Axes to draw in; None makes a figure.
+
+        Returns:
+            The Axes.
+        """
+        return self.risk_coverage(names, ax=ax)
+
     def risk_coverage(self, names: Sequence[str] | None = None, *, ax: Axes | None = None) -> Axes:
         """Errors among the most certain examples. The reference is dashed; it and the first row have 95 % bands.
 

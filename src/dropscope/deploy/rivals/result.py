@@ -19,6 +19,7 @@ from dropscope.deploy.rivals.rows import SCORES, Judged
 from dropscope.deploy.rivals.verdicts import Verdict
 from dropscope.display import Table
 from dropscope.report import evidence, latex, markdown, write_figure, write_text
+from dropscope.runs import started_by
 from dropscope.scores import TABLE as SCORE_TABLE
 
 _TITLES = {"aurc": "AURC", "augrc": "AUGRC", "error_auroc": "AUROC", "nll": "NLL", "brier": "Brier", "ece": "ECE"}
@@ -136,7 +137,7 @@ class Comparison:
         atomic_write(at / "examples.parquet", lambda part: self.examples.to_parquet(part, index=False))
         write_text(at / "table.md", f"{self.caption}\n\n{self.markdown()}\n\n{self.verdict}\n")
         write_text(at / "table.tex", self.latex())
-        write_text(at / "comparison.json", json.dumps(self.facts(), indent=2) + "\n")
+        write_text(at / "comparison.json", json.dumps({**self.facts(), "command": started_by()}, indent=2) + "\n")
         return at
 
     def __repr__(self) -> str:

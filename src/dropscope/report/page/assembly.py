@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from dropscope import __version__
-from dropscope.report.page.content import Chapter, Command, Figure, Grid, Item, Prose, Section, as_facts
+from dropscope.report.page.content import Chapter, Command, Figure, Grid, Item, Network, Prose, Section, as_facts
 from dropscope.report.page.markup import Markup, element, join, prose, rich, table
 
 _SCRIPTS = ("charts.js", "explorer.js", "page.js")
@@ -87,9 +87,13 @@ def _card(title: str, items: Sequence[Item], drawn: list[Any], notes: Sequence[s
 
 def _section(section: Section, drawn: list[Any]) -> Markup:
     lead = [element("p", rich(section.lead))] if section.lead else []
-    figures = [item for item in section.items if isinstance(item, Figure)]
-    others = (_item(item, drawn) for item in section.items if not isinstance(item, Figure))
+    several = sum(isinstance(item, Network) for item in section.items) > 1
+    figures = [item for item in section.items if isinstance(item, Figure) or (several and isinstance(item, Network))]
+    others = (_item(item, drawn) for item in section.items if item not in figures)
     shown = [element("div", *(_item(item, drawn) for item in figures), class_="gallery")] if figures else []
+    if section.closed:
+        head = element("summary", element("h2", section.title))
+        return element("section", element("details", head, *lead, *others, *shown), class_="part")
     return element("section", element("h2", section.title), *lead, *others, *shown, class_="part")
 
 

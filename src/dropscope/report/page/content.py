@@ -246,6 +246,7 @@ class Section:
     title: str
     items: Sequence[Item]
     lead: str = ""
+    closed: bool = False
 
 
 @dataclass(frozen=True)

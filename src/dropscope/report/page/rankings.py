@@ -35,7 +35,7 @@ def operating_table(rankings: Mapping[str, pd.DataFrame], costs: Mapping[str, fl
     return Grid(columns, rows, groups=groups, notes=notes)
 
 
-def risk_chart(rankings: Mapping[str, pd.DataFrame]) -> Curves:
+def risk_chart(rankings: Mapping[str, pd.DataFrame], plain: str | None = None) -> Curves:
     """Errors among the kept, the most certain first."""
     lines, highest = [], 0.0
     for name, table in rankings.items():
@@ -43,22 +43,26 @@ def risk_chart(rankings: Mapping[str, pd.DataFrame]) -> Curves:
         settled = coverage >= 100 * max(_SETTLED, 10 / len(table))
         x, y = _thinned(coverage[settled], risk[settled])
         highest = max(highest, float(y.max(initial=0)))
-        lines.append(Line(name, x.tolist(), y.tolist(), name.startswith("one plain pass")))
+        lines.append(Line(name, x.tolist(), y.tolist(), _is_plain(name, plain)))
     title = "Errors among the kept examples against the share that is kept"
     return Curves(title, "kept, the most certain first (%)", "errors among them (%)", "kept", lines, y1=_top(highest))
 
 
-def accuracy_chart(rankings: Mapping[str, pd.DataFrame]) -> Curves:
+def accuracy_chart(rankings: Mapping[str, pd.DataFrame], plain: str | None = None) -> Curves:
     """Accuracy of the kept, the most certain first."""
     lines, lowest = [], 100.0
     share = list(range(1, 101))
     for name, table in rankings.items():
         y = 100 * accuracy_curve(*_tensors(table)).double().numpy()
         lowest = min(lowest, float(y[4:].min()))
-        lines.append(Line(name, share, y.tolist(), name.startswith("one plain pass")))
+        lines.append(Line(name, share, y.tolist(), _is_plain(name, plain)))
     title = "Accuracy of the kept examples against the share that is kept"
     floor = max(0.0, 5 * np.floor((lowest - 2) / 5))
     return Curves(title, "kept, the most certain first (%)", "accuracy (%)", "kept", lines, y0=float(floor))
+
+
+def _is_plain(name: str, plain: str | None) -> bool:
+    return name == plain if plain is not None else name.startswith("one plain pass")
 
 
 def _spoken(name: str) -> str:

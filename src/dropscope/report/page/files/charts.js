@@ -140,7 +140,7 @@ function drawIntervals(figure, chart) {
       const name = row.name.length > longest ? `${row.name.slice(0, longest - 1)}…` : row.name;
       group.append(draw("text", { x: beside ? label : 0, y: beside ? middle + 4 : middle - 12, "text-anchor": beside ? "end" : "start", fill: "var(--ink)", "font-size": 13 }, name));
       if (row.low !== null) {
-        const from = Math.max(row.low, chart.x0), to = Math.min(row.high, chart.x1);
+        const [from, to] = [row.low, row.high].map((end) => Math.min(Math.max(end, chart.x0), chart.x1));
         group.append(draw("line", { x1: x(from), x2: x(to), y1: middle, y2: middle, stroke: colour, "stroke-width": 2.2, "stroke-linecap": "round" }));
       }
       const at = Math.min(Math.max(row.value, chart.x0), chart.x1);
