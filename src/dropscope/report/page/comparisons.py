@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from dropscope.atomic import read_json
-from dropscope.report.page.content import Cell, Chapter, Check, Command, Grid, Interval, Intervals, Section, Tone
+from dropscope.report.page.content import Cell, Chapter, Check, Command, Grid, Interval, Intervals, Item, Section, Tone
 from dropscope.report.page.pictures import picture_sections
 from dropscope.report.page.rankings import accuracy_chart, operating_table, risk_chart
 from dropscope.report.page.sweeps import judged, signed, sweep_chapter
@@ -149,7 +149,7 @@ def choice_chapter(facts: Mapping[str, Any], examples: pd.DataFrame, evidence: R
         table, gaps = pd.DataFrame(facts["table"]), pd.DataFrame(facts["differences"])
         against = judgement.rival.removeprefix("plain_")
         lead = f"Finalists, rules and rivals, paired by example; one plain pass by {against} is 0."
-        items = [_differences(gaps, against), _rivals(table, gaps, against)]
+        items: list[Item] = [_differences(gaps, against), _rivals(table, gaps, against)]
         beside = [Section("Everything on the examples that judged", items, lead)]
     assumptions = [
         f"Chosen on {evidence.spec.get('examples', 0):,} examples, judged on {judgement.examples:,} others.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ def volume_sections(file: Path) -> list[Section]:
     return [Section("Look through the volumes", shown, lead)]
 
 
-def _volume(case: str, layers: dict[str, NDArray[np.generic]]) -> Volume:
+def _volume(case: str, layers: dict[str, NDArray[Any]]) -> Volume:
     label, prediction = (_fewer(layers[name].astype(np.uint8)) for name in ("label", "prediction"))
     overlays = sorted(name for name in layers if name not in _NOT_OVERLAID)
     shown = {"image": _bytes(_fewer(layers["image"][0].astype(float)), 0.5), "label": label, "prediction": prediction}
@@ -39,7 +40,7 @@ def _volume(case: str, layers: dict[str, NDArray[np.generic]]) -> Volume:
     return Volume(f"volume {case}", list(label.shape), int(wrong.argmax()), packed, overlays)
 
 
-def _fewer(values: NDArray[np.generic]) -> NDArray[np.generic]:
+def _fewer(values: NDArray[Any]) -> NDArray[Any]:
     steps = [max(1, -(-size // most)) for size, most in zip(values.shape, (_SIDE, _SIDE, _DEEP), strict=True)]
     return values[tuple(slice(None, None, step) for step in steps)]
 
