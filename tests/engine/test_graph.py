@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import dropscope as ds
+from dropscope.engine import choose_engine
 from dropscope.engine import graph as capture_module
 from dropscope.engine.graph import CaptureFailed, capture, feed_values
 from dropscope.engine.session import open_session
@@ -260,3 +261,28 @@ def test_a_number_of_examples_that_is_a_constant_is_refused() -> None:
 
     with pytest.raises(CaptureFailed):
         capture(Constant(), Call.of(torch.randn(4, 4)), [])
+
+
+class CountedRows(nn.Module):
+    """Rows looked up by numbers that take many steps, each of which reads the one before twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = torch.arange(x.shape[0])
+        for _ in range(40):
+            rows = torch.maximum(rows, rows * 1)
+        return self.head(self.inner(x)[rows])
+
+
+@pytest.mark.timeout(60)  # to look at every path through the steps would take 2^40 looks
+def test_values_made_from_the_batch_size_are_looked_through_once() -> None:
+    net = zoo.seeded(CountedRows)
+    session = open_session(net, zoo.vectors(5))
+    placements = session.resolve(["inner=0.5"])
+    shared, loop = (choose_engine(session, placements, 4, name) for name in ("shared", "loop"))
+    assert shared.forests(session.data.batches[0])[0].plan.captured.counts_rows
+    drawn = [torch.cat([block.probabilities for _, block in engine.samples_of_all(0)]) for engine in (shared, loop)]
+    torch.testing.assert_close(drawn[0], drawn[1].reshape_as(drawn[0]), rtol=0, atol=1e-6)

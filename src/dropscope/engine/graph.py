@@ -69,12 +69,18 @@ class Captured:
 
         Where a node runs for each copy by itself, its rows are the examples, and what counts them is as it was.
         """
-        if self.runs_per_copy(node, noisy):
-            return list(node.all_input_nodes)
-        found = []
-        for a in node.all_input_nodes:
-            found += self.rebuilt_inputs(a, noisy) if a in self.counts_rows else [a]
-        return found
+        found: dict[fx.Node, None] = {}
+        seen, stack = {node}, [node]
+        while stack:
+            reader = stack.pop()
+            through = set() if self.runs_per_copy(reader, noisy) else self.counts_rows
+            for a in reader.all_input_nodes:
+                if a not in through:
+                    found[a] = None
+                elif a not in seen:
+                    seen.add(a)
+                    stack.append(a)
+        return list(found)
 
     def over(self, model: nn.Module, points: Collection[Point]) -> Captured:
         """The same graph over the weights that the model has now, with marks at some of its points."""
