@@ -45,7 +45,7 @@ def vmap(net: nn.Module, passes: int) -> Passes:
 def torch_uncertainty(net: nn.Module, passes: int, on_batch: bool) -> Passes:
     from torch_uncertainty.methods import mc_dropout
 
-    wrapped = mc_dropout(copy.deepcopy(net), num_estimators=passes, on_batch=on_batch).eval()
+    wrapped = mc_dropout(net, num_estimators=passes, on_batch=on_batch).eval()
     return lambda x: wrapped(x).unflatten(0, (passes, -1))
 
 
@@ -54,7 +54,7 @@ def baal(net: nn.Module, passes: int, replicate: bool = False, cached: bool = Fa
     from baal.bayesian.dropout import patch_module
     from baal.modelwrapper import ModelWrapper, TrainingArgs
 
-    patched = patch_module(copy.deepcopy(net).eval(), inplace=False)
+    patched = patch_module(net.eval(), inplace=False)
     model = MCCachingModule(patched).eval() if cached else patched
     wrapper = ModelWrapper(model, TrainingArgs(use_cuda=False, replicate_in_memory=replicate))
     return lambda x: wrapper.predict_on_batch(x, iterations=passes).movedim(-1, 0)
@@ -63,34 +63,39 @@ def baal(net: nn.Module, passes: int, replicate: bool = False, cached: bool = Fa
 def lightning_uq_box(net: nn.Module, passes: int) -> Passes:
     from lightning_uq_box.uq_methods import MCDropoutClassification
 
-    method = MCDropoutClassification(copy.deepcopy(net), num_mc_samples=passes, loss_fn=nn.CrossEntropyLoss())
+    method = MCDropoutClassification(net, num_mc_samples=passes, loss_fn=nn.CrossEntropyLoss())
     return lambda x: method.predict_step(x)["logits"].movedim(-1, 0)
 
 
 def libraries(folder: Path | None, net: nn.Module, passes: int) -> tuple[dict[str, Passes], dict[str, str]]:
     """Each library in each of its ways, and for those that are left out the reason."""
-    if folder is not None:
-        sys.path.append(str(folder))
-    declare_torchvision()
-    warnings.filterwarnings("ignore")
-    logging.disable(logging.WARNING)
-    ways: dict[str, Callable[[], Passes]] = {
-        "torch-uncertainty, on_batch": lambda: torch_uncertainty(net, passes, on_batch=True),
-        "torch-uncertainty, loop": lambda: torch_uncertainty(net, passes, on_batch=False),
-        "baal, replicated": lambda: baal(net, passes, replicate=True),
-        "baal, loop": lambda: baal(net, passes),
-        "baal, loop with its cache": lambda: baal(net, passes, cached=True),
-        "lightning-uq-box": lambda: lightning_uq_box(net, passes),
+    prepare(folder)
+    ways: dict[str, Callable[[nn.Module], Passes]] = {
+        "torch-uncertainty, on_batch": lambda net: torch_uncertainty(net, passes, on_batch=True),
+        "torch-uncertainty, loop": lambda net: torch_uncertainty(net, passes, on_batch=False),
+        "baal, replicated": lambda net: baal(net, passes, replicate=True),
+        "baal, loop": lambda net: baal(net, passes),
+        "baal, loop with its cache": lambda net: baal(net, passes, cached=True),
+        "lightning-uq-box": lambda net: lightning_uq_box(net, passes),
     }
     found: dict[str, Passes] = {}
     missing: dict[str, str] = {}
     for name, build in ways.items():
         package, *way = name.split(", ")
         try:
-            found[" ".join([package, version(package)]) + "".join(f", {w}" for w in way)] = build()
+            found[" ".join([package, version(package)]) + "".join(f", {w}" for w in way)] = build(copy.deepcopy(net))
         except Exception as reason:  # other people's code: whatever it raises is the reason
             missing[name] = f"{type(reason).__name__}: {reason}"
     return found, missing
+
+
+def prepare(folder: Path | None) -> None:
+    """What the libraries need before they are imported: their folder, torchvision's operators, and quiet."""
+    if folder is not None:
+        sys.path.append(str(folder))
+    declare_torchvision()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
 
 
 _library: Any = None

@@ -15,7 +15,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize(("page", "at_least"), [("extending.md", 4), ("notebook.md", 5)])
+@pytest.mark.parametrize(
+    ("page", "at_least"), [("choosing.md", 5), ("concepts.md", 8), ("extending.md", 4), ("notebook.md", 5)]
+)
 def test_every_block_runs_and_prints_what_is_shown(page: str, at_least: int) -> None:
     mpl.use("Agg")
     names: dict[str, object] = {}

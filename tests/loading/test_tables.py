@@ -179,3 +179,10 @@ def test_a_table_of_damaged_bytes_is_read_or_refused(tmp_path_factory, table, da
     path = write_damaged(tmp_path_factory.mktemp("damaged"), *table, damage)
     with contextlib.suppress(BadInput):
         token_batches(path)
+
+
+def test_a_table_of_numbers_is_told_how_it_is_read(tmp_path):
+    pd.DataFrame({"height": [1.5, 2.0], "weight": [3, 4], "label": [0, 1]}).to_csv(tmp_path / "n.csv", index=False)
+    with refused("text_column") as caught:
+        token_batches(tmp_path / "n.csv")
+    assert "file.py:callable" in caught.value.remedy

@@ -126,10 +126,20 @@ def find_column(table: pd.DataFrame, path: Path, asked: str | None, defaults: Se
     if column is None:
         fixed = asked is None and name in defaults
         remedy = nearest(wanted[0], columns) if asked or fixed else f"name another column with {name}"
+        if name == "text_column" and all(map(_is_number, table.iloc[:1].to_numpy().ravel())):
+            remedy = "for a table of numbers, pass a function that returns inputs and labels, as file.py:callable"
         raise BadInput(f"{path.name} must have a column {wanted[0]!r}", name, columns, remedy)
     if columns.count(column) > 1:
         raise BadInput(f"{path.name} must have one column {column!r}", name, columns, "rename the others")
     return column
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value))
+    except ValueError:
+        return False
+    return True
 
 
 def written(table: pd.DataFrame, column: str, path: Path) -> list[str]:
