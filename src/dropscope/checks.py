@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import numbers
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Literal, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from dropscope.errors import BadInput, CheckpointNotFound, Phrase, nearest
 
 _MOST = 2**31 - 1
+_T = TypeVar("_T")
 
 
 def check_rate(value: object, name: str) -> float:
@@ -128,6 +131,75 @@ def checkpoint_meant(name: str) -> str:
         beside = []
     meant = nearest(path.name, beside)
     return meant.replace("did you mean", "did you mean the folder") if "did you mean" in meant else ""
+
+
+def as_record(kind: type[_T], content: object) -> _T:
+    """A dataclass from the values that JSON has for it: its fields by name, each of the type that is declared.
+
+    Numbers are finite; where a float may not be None, null stands for NaN. Lists become tuples.
+
+    >>> from dataclasses import make_dataclass
+    >>> as_record(make_dataclass("Line", [("name", str), ("ends", tuple[float, float])]), {"name": "a", "ends": [0, 1]})
+    Line(name='a', ends=(0.0, 1.0))
+
+    Raises:
+        ValueError: Where the content is not of that form; the text names the field.
+    """
+    if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
+        raise ValueError(f"{kind.__name__} that is no object")
+    hints = get_type_hints(kind)
+    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    strange = sorted({*content} - {*known})
+    if strange:
+        raise ValueError(f"an unknown field {strange[0][:40]!r}")
+    given = {}
+    for name, field in known.items():
+        if name in content:
+            given[name] = _as_value(hints[name], content[name], name)
+        elif field.default is MISSING and field.default_factory is MISSING:
+            raise ValueError(f"no field {name!r}")
+    return kind(**given)
+
+
+def _as_value(hint: Any, value: object, name: str) -> Any:
+    """The value as a type hint has it."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, UnionType):
+        return _as_any(inner, value, name)
+    if is_dataclass(hint):
+        return as_record(hint, value)  # type: ignore[arg-type]
+    if origin is Literal:
+        if isinstance(value, str) and value in inner:
+            return value
+    elif hint is float:
+        number = math.nan if value is None else finite_number(value)
+        if number is not None:
+            return number
+    elif origin is tuple and isinstance(value, list | tuple):
+        wanted = inner[:1] * len(value) if inner[1:] == (...,) else inner
+        if len(value) == len(wanted):
+            return tuple(_as_value(each, one, name) for each, one in zip(wanted, value, strict=True))
+    elif origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
+        return {_as_value(inner[0], key, name): _as_value(inner[1], one, name) for key, one in value.items()}
+    elif (hint in (str, bool, NoneType) and isinstance(value, hint)) or (
+        hint is int and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
+    ):
+        return value
+    raise ValueError(f"a wrong value of {name!r}")
+
+
+def _as_any(kinds: tuple[Any, ...], value: object, name: str) -> Any:
+    """The value as the first of several types that it fits; None only where that is one of them."""
+    if value is None and NoneType in kinds:
+        return None
+    for kind in kinds:
+        try:
+            return _as_value(kind, value, name)
+        except ValueError:
+            continue
+    raise ValueError(f"a wrong value of {name!r}")
 
 
 def finite_number(value: object) -> float | None:

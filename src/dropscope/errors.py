@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 
 _SHOWN = 200  # characters of a received value
+_LONGEST = 400  # characters of what must hold, and of a remedy: names of files and sites may have any length
 _ALIKE = 0.5  # likeness of a name that may have been meant, from 0 to 1
 _AS_CLOSE = 0.05  # how much less alike a second suggestion may be
 
@@ -97,8 +98,15 @@ def sentence(what: str, received: object, remedy: str) -> str:
     if isinstance(received, Phrase):
         shown = shown.rstrip(".")  # a sentence of another library
     shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + "..."
-    advice = remedy[:1].upper() + remedy[1:]
-    return f"{what}, got {shown}. {advice}" + ("" if advice.endswith((".", "?", "!")) else ".")
+    advice = _shortened(remedy[:1].upper() + remedy[1:])
+    return f"{_shortened(what)}, got {shown}. {advice}" + ("" if advice.endswith((".", "?", "!")) else ".")
+
+
+def _shortened(text: str) -> str:
+    """One line of the text, without the middle of a long one."""
+    line = " ".join(text.splitlines())
+    half = _LONGEST // 2
+    return line if len(line) <= _LONGEST else f"{line[:half]}...{line[-half:]}"
 
 
 def first_line(error: BaseException, length: int = 160) -> str:

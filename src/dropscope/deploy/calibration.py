@@ -71,8 +71,16 @@ class ErrorCurve:
 
     @classmethod
     def of(cls, tensors: dict[str, np.ndarray]) -> ErrorCurve:
-        """From `tensors`, which are taken out of the others."""
-        return cls(tensors.pop("knots"), tensors.pop("errors"), *tensors.pop("squash").tolist())
+        """From `tensors`, which are taken out of the others.
+
+        Raises:
+            ValueError: Where they are no curve.
+        """
+        knots, errors, squash = (tensors.pop(name) for name in ("knots", "errors", "squash"))
+        shapes = knots.ndim, squash.shape, knots.shape == errors.shape, len(knots) > 0
+        if shapes != (1, (2,), True, True) or not np.isfinite(np.concatenate([knots, errors, squash])).all():
+            raise ValueError("a curve of another shape")
+        return cls(knots, errors, *squash.tolist())
 
     def __call__(self, uncertainty: ArrayLike) -> Floats:
         """P(error) of each; NaN stays NaN."""
@@ -137,9 +145,15 @@ class Calibration:
 
     @classmethod
     def read(cls, ids: list[str], tensors: dict[str, Any]) -> Calibration:
-        """From `tensors`."""
+        """From `tensors`.
+
+        Raises:
+            ValueError: Where they do not fit each other.
+        """
         values = dict(tensors)
         curve = ErrorCurve.of(values)
+        if {value.shape[:1] for value in values.values()} != {(len(ids),)} or values["probabilities"].ndim != 2:
+            raise ValueError("tensors of other lengths")
         return cls(ids, curve=curve, **values | {"right": values["right"].astype(bool)})
 
     @property

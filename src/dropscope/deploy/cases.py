@@ -321,15 +321,17 @@ class VolumePredictor:
         own, stored = unwrap(model), folders.read(Path(folder), folders.VOLUMES)
         stored.check_weights(own)
         record = stored.record
-        if record["transforms"] != (None if transforms is None else code_fingerprint(transforms)):
+        if record.get("transforms") != (None if transforms is None else code_fingerprint(transforms)):
             got = Phrase("none" if transforms is None else "others")
             raise BadInput(
                 "transforms must be those of the predictor", "transforms", got, "pass what it was fitted with"
             )
-        values: dict[str, Any] = dict(stored.tensors)
-        known = KnownCases(record["ids"], curve=ErrorCurve.of(values), **values)
-        options = Options.of_facts(record["options"], device)
-        return cls(own, options, record["measure"], record["loss"], known, stored.rule, stored.class_names, transforms)
+        with folders.as_saved(Path(folder)):
+            values: dict[str, Any] = dict(stored.tensors)
+            known = KnownCases(record["ids"], curve=ErrorCurve.of(values), **values)
+            options = Options.of_facts(record["options"], device)
+            made = options, record["measure"], record["loss"], known
+        return cls(own, *made, stored.rule, stored.class_names, transforms)
 
     def __repr__(self) -> str:
         return str(self)

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import nn
 
 from dropscope.atomic import atomic_write, output_folder, read_json
+from dropscope.checks import as_record
 from dropscope.deploy.rules import DeferralRule
 from dropscope.errors import BadInput, Phrase
 from dropscope.model import digest, weights_fingerprint
@@ -107,20 +111,36 @@ def read(folder: Path, kind: str) -> Stored:
     content = (folder / _TENSORS).read_bytes()
     if stated != digest(record):
         raise _damaged(folder / _RECORD)
-    if record["calibration"] != hashlib.sha256(content).hexdigest():
+    if record.get("calibration") != hashlib.sha256(content).hexdigest():
         raise _damaged(folder / _TENSORS)
     if record["format"] != kind:
         loader, of = _LOADERS[record["format"]], {EXAMPLES: "examples", VOLUMES: "volumes"}
         got = Phrase(f"one of {of[record['format']]}")
         raise BadInput(f"folder must hold a predictor of {of[kind]}", "folder", got, f"use {loader}.load")
-    rule, names = record.pop("rule"), record.pop("class_names")
-    return Stored(
-        None if rule is None else DeferralRule.of({**_RULE, **rule}, _RECORD),
-        None if names is None else tuple(names),
-        record.pop("weights"),
-        record,
-        load(content),
-    )
+    with as_saved(folder):
+        head = as_record(_Head, {name: record.pop(name) for name in ("rule", "class_names", "weights")})
+        rule = None if head.rule is None else DeferralRule.of({**_RULE, **head.rule}, _RECORD)
+        return Stored(rule, head.class_names, head.weights, record, load(content))
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What the record of every kind holds."""
+
+    rule: Mapping[str, Any] | None
+    class_names: tuple[str, ...] | None
+    weights: str
+
+
+@contextmanager
+def as_saved(folder: Path) -> Iterator[None]:
+    """One line where a folder whose digests fit does not hold what a predictor is made from."""
+    try:
+        yield
+    except BadInput:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+        raise _damaged(folder) from error
 
 
 def _damaged(path: Path) -> BadInput:

@@ -6,6 +6,7 @@ Nothing else knows ONNX. See `exports` for the graph that is written.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import warnings
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from dropscope.engine import feed_values, input_names
 from dropscope.errors import BadInput, MissingExtra, Phrase, first_line
+from dropscope.loading import check_archive
 from dropscope.model import Call
 
 FORMS = (".onnx", ".pt2")
@@ -30,6 +32,7 @@ OUTPUTS = ("probabilities", "plain_probabilities", "uncertainty", "label")
 _ONE_FILE = 1_800_000_000  # bytes of weights: a file of protobuf holds 2 GB
 _FACTS = "dropscope"
 _EXTRA_FILE = "dropscope.json"
+_PLAIN = ("weight_", "tensor_")  # files in a .pt2 that are tensors, byte for byte
 _LOUD = ("torch.onnx", "torch.export", "torch._export", "torch.fx", "torch._inductor", "onnxscript", "onnx_ir")
 
 
@@ -219,6 +222,7 @@ def _open_pt2(path: Path) -> tuple[str, Callable[[list[Tensor]], list[Any]]]:
         package = _inductor.aoti_load_package(str(path))
         return package.get_metadata()[_FACTS], lambda given: list(package(*given))
     extra = {_EXTRA_FILE: ""}
+    _check_pickles(path)
     with quiet():
         module = torch.export.load(path, extra_files=extra).module()
 
@@ -232,6 +236,23 @@ def _open_pt2(path: Path) -> tuple[str, Callable[[list[Tensor]], list[Any]]]:
 def _is_package(path: Path) -> bool:
     with zipfile.ZipFile(path) as archive:
         return any("aotinductor" in name for name in archive.namelist())
+
+
+def _check_pickles(path: Path) -> None:
+    """Refuses a program whose tensors are not plain: torch.export would unpickle them, and run what they name.
+
+    Raises:
+        ValueError: Where it holds such.
+    """
+    check_archive(path)
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            if name.endswith(".pt"):  # torch.export falls back to unpickling where this fails
+                torch.load(io.BytesIO(archive.read(name)), weights_only=True)
+            elif name.endswith("_config.json"):
+                entries = json.loads(archive.read(name))["config"].values()
+                if any(entry["use_pickle"] or not entry["path_name"].startswith(_PLAIN) for entry in entries):
+                    raise ValueError("pickled objects, which may run code")
 
 
 @contextlib.contextmanager

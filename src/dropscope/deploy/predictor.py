@@ -336,8 +336,10 @@ class UncertaintyPredictor:
         """
         own, stored = unwrap(model), folders.read(Path(folder), folders.EXAMPLES)
         stored.check_weights(own)
-        known = Calibration.read(stored.record["ids"], stored.tensors)
-        return cls(own, Recipe(**stored.record["recipe"]), known, stored.rule, stored.class_names, tokenizer, device)
+        with folders.as_saved(Path(folder)):
+            known = Calibration.read(stored.record["ids"], stored.tensors)
+            recipe = Recipe.of(**stored.record["recipe"])
+        return cls(own, recipe, known, stored.rule, stored.class_names, tokenizer, device)
 
     def __repr__(self) -> str:
         return str(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dropscope.atomic import atomic_write, read_json
+from dropscope.checks import as_record
 from dropscope.display import headed
-from dropscope.errors import BadInput, Phrase
+from dropscope.errors import BadInput, Phrase, first_line
 
 _FORMAT = "dropscope deferral rule"
 _VERSION = 1
+
+
+@dataclass(frozen=True)
+class _Risk:
+    """What a rule says of each risk."""
+
+    name: str
+    limit: float | None
+    observed: float | None
 
 
 @dataclass(frozen=True)
@@ -133,21 +143,17 @@ class DeferralRule:
     @classmethod
     def of(cls, content: Any, where: str) -> DeferralRule:
         """The rule from what `save` wrote; `where` is how errors call it."""
-        names = {each.name for each in fields(cls)}
-        known = content.get("format") == _FORMAT and content.get("version") == _VERSION if _is_dict(content) else False
-        if not known or set(content) - {"format", "version"} != names:
+        known = isinstance(content, dict) and content.get("format") == _FORMAT and content.get("version") == _VERSION
+        if not known:
             raise BadInput(f"{where} must be a deferral rule", where, Phrase("something else"),
                            "pass a file that rule.save(...) wrote")  # fmt: skip
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in content.items() if name in names
-        }
-        values["reach"] = tuple(tuple(pair) for pair in values["reach"])
-        values["error"] = math.nan if values["error"] is None else values["error"]
-        rule = cls(**values)
-        numbers = [rule.threshold, *(rule.thresholds or {}).values()]
-        if not all(one is None or isinstance(one, int | float) for one in numbers):
-            raise BadInput(f"{where} must hold thresholds that are numbers", where, Phrase(str(numbers)),
-                           "restore the file")  # fmt: skip
+        try:
+            rule = as_record(cls, {name: value for name, value in content.items() if name not in ("format", "version")})
+            for risk in rule.risks:
+                as_record(_Risk, risk)
+        except ValueError as error:
+            raise BadInput(f"{where} must be a deferral rule as it was saved", where, Phrase(first_line(error)),
+                           "restore the file")  from error  # fmt: skip
         return rule
 
     def __repr__(self) -> str:
@@ -207,10 +213,6 @@ def class_name(value: Hashable) -> str:
     """A class as rules name it: 1, 1.0 and "1" are one class."""
     number = value.item() if hasattr(value, "item") else value
     return str(int(number)) if isinstance(number, float) and number.is_integer() else str(number)
-
-
-def _is_dict(content: Any) -> bool:
-    return isinstance(content, dict)
 
 
 def _plain(value: Any) -> Any:

@@ -137,6 +137,7 @@ def _inside(folder: Path, name: str, where: str) -> Path:
         remedy = "write file names relative to the image folder"
         raise BadInput(f"{where} must name a file inside the image folder", where, name, remedy)
     path = folder / name
+    _check_link(path, folder, where)
     if not os.path.isfile(path):
         try:
             beside = sorted(os.listdir(path.parent))
@@ -146,6 +147,17 @@ def _inside(folder: Path, name: str, where: str) -> Path:
         got = Phrase(f"{name!r}, which was not found") if len(name) < 300 else Phrase("a name that is too long")
         raise BadInput(f"{where} must name a file of the image folder", where, got, remedy)
     return path
+
+
+def _check_link(path: str | Path, folder: Path, where: str) -> None:
+    """Refuses what leads out of the folder by way of a link."""
+    try:
+        inside = os.path.commonpath([os.path.realpath(path), root := os.path.realpath(folder)]) == root
+    except (OSError, ValueError):  # no name of a file: that is refused elsewhere
+        return
+    if not inside:
+        what, remedy = f"{where} must name images that lie in their folder", "put a copy in place of the link"
+        raise BadInput(what, where, Phrase(f"{str(path)!r}, a link out of it"), remedy)
 
 
 # --- files alone ------------------------------------------------------------------------------------------------------
@@ -201,12 +213,15 @@ def _images(folder: Path, others: list[str]) -> Iterator[str]:
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
+        _check_link(root, folder, "data")
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in files:
             path = os.path.join(root, name)
             if name.startswith("."):
                 continue
             if name.lower().endswith(SUFFIXES) and os.path.isfile(path):
+                if os.path.islink(path):
+                    _check_link(path, folder, "data")
                 yield os.path.relpath(path, folder)
             else:
                 others.append(os.path.relpath(path, folder))

@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch
+
+from dropscope.device import free_bytes
 from dropscope.errors import BadInput, Phrase, first_line
 
 _AGAIN = "download the checkpoint again, or save it again with save_pretrained"
@@ -217,6 +220,20 @@ def check_archive(path: Path) -> int:
     if (held := sum(entry.file_size for entry in entries)) > size:
         raise ValueError(f"{size:,} bytes that unpack to {held:,}")
     return len(entries)
+
+
+def check_unpacked(path: Path) -> None:
+    """Checks that an archive of NumPy arrays fits into memory when it is unpacked.
+
+    Raises:
+        ValueError: Where it does not.
+    """
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        held = sum(entry.file_size for entry in archive.infolist())
+    if held > (free := free_bytes(torch.device("cpu"))):
+        raise ValueError(f"{path.stat().st_size:,} bytes that unpack to {held:,}, and {free:,} are free")
 
 
 def check_safetensors(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:

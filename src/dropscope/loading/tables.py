@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.compute
 import pyarrow.parquet
+import torch
 
+from dropscope.device import free_bytes
 from dropscope.errors import BadInput, Phrase, first_line, nearest
 
 TABLES = (".csv", ".jsonl", ".parquet")
@@ -101,13 +104,46 @@ def _read(path: Path, suffix: str, name: str) -> pd.DataFrame:
     if suffix == ".jsonl":
         return pd.DataFrame([row for _, row in read_json_lines(path, name)], dtype=object)
     with pyarrow.parquet.ParquetFile(path) as file:
-        if file.metadata.num_rows > _MOST_ROWS:
-            got = Phrase(f"{file.metadata.num_rows:,} rows")
-            raise BadInput(f"{path.name} must hold at most {_MOST_ROWS:,} rows", path.name, got, "pass a part of it")
+        texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
+        _check_size(file.metadata, path)
+    with pyarrow.parquet.ParquetFile(path, read_dictionary=texts) as file:  # a text that is repeated is held once
         table = file.read()
-        table.validate(full=True)  # of texts that are no UTF-8
-        # What pandas wrote about itself is not needed, and may be broken.
-        return table.replace_schema_metadata(None).to_pandas()
+    _check_fits(sum(map(_text_bytes, table.columns)), path)
+    whole = [column.cast(column.type.value_type) if _is_dictionary(column) else column for column in table.columns]
+    table = pyarrow.Table.from_arrays(whole, names=table.column_names)
+    table.validate(full=True)  # of texts that are no UTF-8
+    return table.to_pandas()  # without what pandas wrote about itself, which may be broken
+
+
+def _check_size(metadata: pyarrow.parquet.FileMetaData, path: Path) -> None:
+    """Refuses more numbers than fit, before any is read: one that is repeated takes no room in a file."""
+    if metadata.num_rows > _MOST_ROWS:
+        got = Phrase(f"{metadata.num_rows:,} rows")
+        raise BadInput(f"{path.name} must hold at most {_MOST_ROWS:,} rows", path.name, got, "pass a part of it")
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    _check_fits(8 * sum(group.column(i).num_values for group in groups for i in range(group.num_columns)), path)
+
+
+def _check_fits(size: int, path: Path) -> None:
+    if size > (free := free_bytes(torch.device("cpu"))):
+        what = f"{path.name} must fit into memory ({free / 1e9:.1f} GB free)"
+        raise BadInput(what, path.name, Phrase(f"{size / 1e9:.1f} GB"), "pass a part of it")
+
+
+def _is_text(kind: pyarrow.DataType) -> bool:
+    return pyarrow.types.is_string(kind) or pyarrow.types.is_binary(kind)
+
+
+def _is_dictionary(column: pyarrow.ChunkedArray) -> bool:
+    return pyarrow.types.is_dictionary(column.type) and _is_text(column.type.value_type)
+
+
+def _text_bytes(column: pyarrow.ChunkedArray) -> int:
+    """Bytes of the texts of a column, each counted as often as it is repeated."""
+    if not _is_dictionary(column):
+        return 0
+    lengths = [pyarrow.compute.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
+    return sum(pyarrow.compute.sum(each).as_py() or 0 for each in lengths)
 
 
 def find_column(table: pd.DataFrame, path: Path, asked: str | None, defaults: Sequence[str], name: str) -> str:

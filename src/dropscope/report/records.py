@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dropscope.analysis import Estimate
 from dropscope.atomic import atomic_write, read_json
-from dropscope.errors import BadInput, Phrase
-from dropscope.report.claims import Claim, Evidence
+from dropscope.checks import as_record
+from dropscope.errors import BadInput, Phrase, first_line
+from dropscope.report.claims import Claim
 
 RECORD = "claims.json"
 _REMEDY = "run the study's command again: what is finished is kept, and the file is written"
@@ -64,22 +64,21 @@ def read_claims(folder: Path) -> ClaimsRecord:
         raise BadInput("folders must hold finished studies", "folders", Phrase(got), _REMEDY)
     content = read_json(path)
     try:
-        claims = tuple(_claim(entry) for entry in content["claims"])
-        return ClaimsRecord(folder, str(content["study"]), str(content["data"]), claims)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{path} must be the record of a study", "folders", Phrase(f"{error!r}"), _REMEDY) from error
+        record = as_record(_Content, content)
+        claims = tuple(as_record(Claim, {**entry, "published": ""}) for entry in record.claims)
+    except ValueError as error:
+        received = Phrase(first_line(error))
+        raise BadInput(f"{path} must be the record of a study", "folders", received, _REMEDY) from error
+    return ClaimsRecord(folder, record.study, record.data, claims)
 
 
-def _claim(entry: dict[str, Any]) -> Claim:
-    evidence = tuple(_evidence(dict(part)) for part in entry["evidence"])
-    return Claim(**{**entry, "published": "", "evidence": evidence})
+@dataclass(frozen=True)
+class _Content:
+    """What the file holds."""
 
-
-def _evidence(entry: dict[str, Any]) -> Evidence:
-    numbers = entry.pop("estimate")
-    known: dict[str, Any] = {name: math.nan if value is None else value for name, value in numbers.items()}
-    margin = tuple(entry["margin"]) if isinstance(entry["margin"], list) else entry["margin"]
-    return Evidence(**{**entry, "estimate": Estimate(**known), "margin": margin})
+    study: str
+    data: str
+    claims: tuple[Mapping[str, Any], ...]
 
 
 def _as_json(value: Any) -> Any:

@@ -123,7 +123,7 @@ def _read(path: str | Path, study: str) -> dict[str, Any]:
         remedy = "write the registration first, with the study's preregister"
         raise BadInput("preregister must be a file that was written before", "preregister", str(path), remedy)
     known = read_json(Path(path))
-    if not isinstance(known, dict) or not {"study", "hash", "registered", "claims", "options", "setting"} <= {*known}:
+    if not _holds(known, {"study": str, "hash": str, "registered": str, "options": dict, "setting": dict}):
         remedy = "name a file that preregister wrote, or a new one"
         raise BadInput("preregister must be a registration", "preregister", str(path), remedy)
     if known["study"] != study:
@@ -132,16 +132,27 @@ def _read(path: str | Path, study: str) -> dict[str, Any]:
     return known
 
 
+def _holds(content: Any, wanted: Mapping[str, type]) -> bool:
+    """Whether a record has these fields, and rules of claims."""
+    rules = content.get("claims") if isinstance(content, dict) else None
+    sound = isinstance(rules, dict) and all(isinstance(rule, dict) and "margin" in rule for rule in rules.values())
+    return sound and all(isinstance(content.get(name), kind) for name, kind in wanted.items())
+
+
 def registration_words(folder: Path, claims: Sequence[Claim]) -> str | None:
     """The sentence about a run's registration; None where it has none."""
     if not (folder / STATEMENT).exists():
         return None
     kept = read_json(folder / STATEMENT)
+    if not _holds(kept, {"file": str, "hash": str, "registered": str, "differences": list}):
+        what, remedy = f"{STATEMENT} must be as it was written", "remove it and run the study's command again"
+        raise BadInput(what, str(folder / STATEMENT), Phrase("something else"), remedy)
     differences = [*kept["differences"], *_unregistered(kept["claims"], claims)]
     head = f"preregistered, hash {kept['hash']} ({kept['registered']}, {Path(kept['file']).name})"
     if not differences:
         return f"{head[0].upper()}{head[1:]}: data, options, seeds, claims and margins are as registered."
-    shown = differences[:_LISTED] + [f"{len(differences) - _LISTED} more"] * (len(differences) > _LISTED)
+    shown = [str(one) for one in differences[:_LISTED]]
+    shown += [f"{len(differences) - _LISTED} more"] * (len(differences) > _LISTED)
     return f"{head[0].upper()}{head[1:]}, **but not as registered**: " + "; ".join(shown) + "."
 
 

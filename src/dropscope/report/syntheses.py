@@ -224,7 +224,9 @@ def _parts(claims: dict[str, Claim]) -> tuple[list[Part], dict[str, str]]:
 def _error(one: Evidence) -> float:
     """Standard error on the scale of the evidence, from its interval; NaN where there is none."""
     e, to = one.estimate, _TO[one.scale]
-    if math.isnan(e.low) or math.isnan(e.high) or not e.high > e.low or (one.scale == "log" and e.low <= 0):
+    with np.errstate(all="ignore"):
+        known = all(math.isfinite(to(number)) for number in (e.value, e.low, e.high))  # on its scale, too
+    if not known or not e.high > e.low:
         return math.nan
     normal = one.scale == "correlation" or e.n < 2
     quantile = stats.norm.ppf(0.975) if normal else stats.t.ppf(0.975, e.n - 1)

@@ -10,6 +10,7 @@ import logging
 import math
 import os
 import re
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from dropscope.atomic import atomic_write
 from dropscope.checks import check_choice
+from dropscope.device import free_bytes
 from dropscope.errors import BadInput, MissingExtra, Phrase, first_line
 from dropscope.progress import format_count
 
@@ -32,6 +34,7 @@ _PERCENTILES = (5.0, 95.0)
 _CHANNEL = re.compile(r"(.+)_(\d{4})")  # case_0000.nii.gz, case_0001.nii.gz: the channels of one case
 _AFFINE_TOLERANCE = 1e-3
 _LEAST_VOXEL = 1e-9  # mm³
+_BYTES_PER_VOXEL = 8  # as stored, and as float32
 _GZIP_RATIO = 1100  # gzip cannot make anything smaller than by a factor of 1032
 _UNREADABLE = (OSError, EOFError, ValueError, MemoryError, zlib.error)  # what nibabel raises on a damaged file
 
@@ -147,20 +150,30 @@ def read_header(path: Path) -> Header:
     shape = tuple(int(side) for side in image.shape)
     if min(shape) < 1:
         raise BadInput(f"sides of {path} must be at least 1", str(path), shape, "save or export the volume again")
-    _check_length(path, math.prod(shape) * dtype.itemsize)
-    if not np.isfinite(image.affine).all() or abs(np.linalg.det(image.affine[:3, :3])) < _LEAST_VOXEL:
+    _check_length(path, math.prod(shape) * dtype.itemsize, math.prod(shape) * _BYTES_PER_VOXEL)
+    if not _LEAST_VOXEL <= _voxel(image.affine) < math.inf:
         what, remedy = f"affine of {path} must place every voxel", "export the volume again"
         raise BadInput(what, str(path), Phrase("one with NaN, or flat"), remedy)
     return Header(path, shape, image.affine, tuple(float(step) for step in image.header.get_zooms()))
 
 
-def _check_length(path: Path, expected: int) -> None:
-    """Refuses a header that promises more than the file can hold, before memory is taken for it."""
+def _voxel(affine: np.ndarray) -> float:
+    """mm³ of a voxel; NaN or infinite where the affine is wrong."""
+    with np.errstate(all="ignore"):
+        return float(abs(np.linalg.det(affine[:3, :3]))) if np.isfinite(affine).all() else math.nan
+
+
+def _check_length(path: Path, expected: int, needed: int) -> None:
+    """Refuses a header that promises more than the file, or this machine, can hold, before memory is taken for it."""
     length = path.stat().st_size
     most = length * _GZIP_RATIO if path.name.endswith(".gz") else length
     if expected > most:
         received = Phrase(f"a file of {format_count(length)}B for {format_count(expected)}B of voxels")
         raise BadInput(f"{path} must hold the voxels that its header names", str(path), received, "copy it again")
+    free = free_bytes(torch.device("cpu"))
+    if needed > free:  # zeros take a thousandth of their length
+        received = Phrase(f"{format_count(needed)}B of voxels, and {format_count(free)}B are free")
+        raise BadInput(f"{path} must fit into memory", str(path), received, "cut it, or use a larger machine")
 
 
 def check_aligned(header: Header, reference: Header, dims: int) -> None:
@@ -230,7 +243,7 @@ def scale_intensities(
 
 def voxel_volume(case: VolumeCase) -> float:
     """Millilitres of one voxel, where the file says its unit is millimetres (or says nothing)."""
-    return float(abs(np.linalg.det(_open_image(case.files[0]).affine[:3, :3]))) / 1000
+    return _voxel(_open_image(case.files[0]).affine) / 1000
 
 
 def upright(values: np.ndarray, affine: np.ndarray) -> tuple[np.ndarray, tuple[float, ...]]:
@@ -289,7 +302,9 @@ def _open_image(path: Path) -> Any:
     if not _ending(path):
         raise BadInput(what, str(path), path.name, remedy)
     try:
-        with _unlogged(nibabel.imageglobals.logger):  # what it says of a header is in its error, too
+        # What it says of a header is in its error, too, or does not matter to the voxels.
+        with _unlogged(nibabel.imageglobals.logger), warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
             image = nibabel.load(path)
     except (nibabel.filebasedimages.ImageFileError, nibabel.spatialimages.HeaderDataError, *_UNREADABLE) as error:
         raise BadInput(what, str(path), Phrase(first_line(error)), remedy) from error

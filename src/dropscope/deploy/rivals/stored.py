@@ -17,7 +17,7 @@ from dropscope.deploy.rivals.answers import Answer, checked_rows
 from dropscope.deploy.rivals.forwards import PlainPass
 from dropscope.deploy.rivals.repeated import ROWS
 from dropscope.errors import BadInput, Phrase, first_line
-from dropscope.loading import check_safetensors
+from dropscope.loading import check_safetensors, check_unpacked, read_table
 from dropscope.measures.statistics import from_passes
 
 SUFFIXES = (".npz", ".npy", ".safetensors", ".parquet")
@@ -102,7 +102,8 @@ def read_arrays(path: Path) -> dict[str, Any]:
             check_safetensors(path)
             return dict(load_file(path))
         if path.suffix == ".parquet":
-            return {"data": _from_table(pd.read_parquet(path))}
+            return {"data": _from_table(read_table(path, "probabilities"))}
+        check_unpacked(path)
         with path.open("rb") as file:  # which a damaged archive would leave open
             loaded = np.load(file, allow_pickle=False)
             return {"data": loaded} if isinstance(loaded, np.ndarray) else {key: loaded[key] for key in loaded.files}

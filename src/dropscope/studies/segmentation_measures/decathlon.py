@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from dropscope import volumes
-from dropscope.errors import BadInput, Phrase, first_line
+from dropscope.atomic import read_json
+from dropscope.errors import BadInput, Phrase
+from dropscope.loading import read_table
 from dropscope.studies.segmentation_measures.cases import ROLES, Case, Volumes
 
 _FRAMES = r"patient\d+(?=_frame\d+$)"  # ACDC: two frames of a patient are two files
@@ -170,10 +172,7 @@ def _highest_label(labels: dict[str, Path], ignore_label: int | None) -> int:
 def _read_dataset_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    try:
-        dataset = json.loads(path.read_text())
-    except ValueError as error:
-        raise BadInput(f"{path} must be JSON", str(path), Phrase(first_line(error)), "fix or remove it") from error
+    dataset = read_json(path)
     if not isinstance(dataset, dict):
         raise BadInput(f"{path} must be a JSON object", str(path), dataset, "fix or remove it")
     return dataset
@@ -199,10 +198,7 @@ def _read_cases_csv(path: Path, names: list[str]) -> dict[str, dict[str, Any]]:
     """What the table says of each case; every case is listed, or there is no table."""
     if not path.exists():
         return {}
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} must be a table", str(path), Phrase(first_line(error)), "fix or remove it") from error
+    table = read_table(path)
     if "case" not in table.columns or sorted(table["case"]) != names:
         differing = sorted({*names} ^ {*table.get("case", [])})[:5]
         remedy = "list every case once in the column 'case', by its file name without .nii.gz"

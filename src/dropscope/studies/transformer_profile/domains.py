@@ -47,9 +47,10 @@ def read_squad(path: Path) -> tuple[list[Question], int]:
 
     Layout: `data[].paragraphs[].{context, qas[].{id, question, answers[].text}}`.
     """
+    text = read_text(path, "squad")
     try:
-        content = json.loads(read_text(path, "squad"))
-    except (json.JSONDecodeError, RecursionError) as error:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or a number of thousands of digits
         raise BadInput(f"{path.name} must be JSON", "squad", Phrase(first_line(error)), _SQUAD) from error
     questions, impossible = [], 0
     for a, article in enumerate(_list(content, "data", path.name, _SQUAD)):

@@ -7,18 +7,19 @@ which is a pickle, is refused.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from dropscope.errors import BadInput, MissingExtra, Phrase, first_line
+from dropscope.loading import LABEL_COLUMNS, find_column, read_labels, read_table
 
 CLASSES = 10
 _RECORD = 1 + 3 * 32 * 32
@@ -26,6 +27,7 @@ _TRAIN_FILES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _TEST_FILE = "test_batch.bin"
 _HUB = "pass a hub name like uoft-cs/cifar10"
 _FETCH = "fetch the file again"
+_SIZE, _IMAGES = (32, 32), ("PNG", "JPEG")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,17 +96,12 @@ def _binary(path: Path) -> tuple[Tensor, Tensor]:
 def _from_parquet(paths: Sequence[Path]) -> tuple[Tensor, Tensor]:
     parts = []
     for path in paths:
-        try:
-            table = pd.read_parquet(path)
-        except Exception as error:
-            what = f"{path} must be a readable parquet file"
-            raise BadInput(what, str(path), Phrase(first_line(error)), _FETCH) from error
-        image = next((name for name in ("img", "image") if name in table), None)
-        label = next((name for name in ("label", "labels") if name in table), None)
-        if image is None or label is None:
-            got = Phrase(", ".join(map(str, table.columns)))
-            raise BadInput(f"{path} must have columns img and label", str(path), got, "pass the official files")
-        parts.append((_decoded(table[image], path), _labels(torch.tensor(table[label].to_numpy().copy()).long(), path)))
+        table = read_table(path)
+        image = find_column(table, path, None, ("img", "image"), "img")
+        label = find_column(table, path, None, LABEL_COLUMNS, "label")
+        numbers = read_labels(table, label, path, None)
+        assert numbers is not None
+        parts.append((_decoded(table[image], path), _labels(numbers, path)))
     images, labels = (torch.cat(part) for part in zip(*parts, strict=True))
     return images, labels
 
@@ -113,14 +110,18 @@ def _decoded(cells: Iterable[Any], path: Path) -> Tensor:
     images = []
     for row, cell in enumerate(cells, start=1):
         raw: Any = cell.get("bytes") if isinstance(cell, dict) else cell
+        where = f"row {row} of {path}"
         try:
-            array = np.asarray(Image.open(io.BytesIO(raw)).convert("RGB"))
-        except (UnidentifiedImageError, TypeError, OSError) as error:
-            where = f"row {row} of {path}"
+            with warnings.catch_warnings(), Image.open(io.BytesIO(raw), formats=_IMAGES) as image:
+                warnings.simplefilter("ignore")
+                size = image.size  # from the header, before memory is taken for pixels
+                array = np.asarray(image.convert("RGB")) if size == _SIZE else None
+        except MemoryError:
+            raise
+        except Exception as error:  # Pillow raises errors of many kinds for bytes that are no image
             raise BadInput(f"{where} must hold an image", where, Phrase(first_line(error, 80)), _FETCH) from error
-        if array.shape != (32, 32, 3):
-            where = f"row {row} of {path}"
-            raise BadInput(f"the image in {where} must be 32×32", where, array.shape[:2], _FETCH)
+        if array is None:
+            raise BadInput(f"the image in {where} must be 32×32", where, size, _FETCH)
         images.append(torch.from_numpy(array.copy()).permute(2, 0, 1))
     return torch.stack(images)
 
