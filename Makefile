@@ -16,7 +16,7 @@ ROOM := $(if $(AREA),tests/$(AREA) $(wildcard src/dropscope/$(AREA)))
 COVERAGE := $(if $(AREA),,--cov --cov-report=term:skip-covered)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench clean
+.PHONY: help demo test check docs bench soak clean
 
 help:  ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -41,6 +41,10 @@ docs: $(VENV)/.everything  ## Build the documentation into build/site; any warni
 bench: $(VENV)/.everything $(PEERS)/.installed  ## Run the benchmarks that need no GPU (long)
 	@$(BIN)/python benchmarks/noise_quality.py
 	@$(BIN)/python benchmarks/cpu_peers.py --peers $(PEERS)
+
+soak: $(VENV)/.everything  ## Hardships, ten minutes of the same work, 100,000 fuzzed inputs (long)
+	@$(BIN)/python benchmarks/soak.py
+	@$(BIN)/python benchmarks/fuzz.py
 
 clean:  ## Remove everything that make made, .venv too
 	@rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

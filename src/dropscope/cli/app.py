@@ -15,7 +15,7 @@ from dropscope import __version__
 from dropscope.cli.console import stderr, stdout
 from dropscope.cli.flags import Flag, flags_of, in_flags
 from dropscope.cli.usage import in_our_voice
-from dropscope.errors import AuditFailed, BadInput, nearest
+from dropscope.errors import AuditFailed, BadInput, Phrase, first_line, nearest
 
 _ARGUMENTS = "dropscope.arguments"
 _INTERRUPTED, _NOBODY_READS = 130, 141  # as a shell counts them: 128 and the number of the signal
@@ -71,10 +71,17 @@ def _one_message(arguments: list[str], flags: Any = dict) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(_NOBODY_READS) from error
     except OSError as error:
-        if error.filename is None:
+        if error.strerror is None:
             raise
+        # A disk that is full has no name in its error: what was written to is known by the command alone.
         what = f"files and folders must be usable ({error.strerror})"
-        _refuse(BadInput(what, "file", error.filename, "check the name, its permissions and the disk"), {})
+        received = Phrase("no more room") if error.filename is None else error.filename
+        _refuse(BadInput(what, "file", received, "check the name, its permissions and the disk"), {})
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+            raise
+        remedy = "free some, or write a smaller --memory or --batch-size"
+        _refuse(BadInput("memory must suffice", "memory", Phrase(first_line(error)), remedy), {})
 
 
 def _check_width() -> None:

@@ -202,7 +202,8 @@ def load_model(name: str) -> LoadedModel:
     from dropscope.progress import stage
 
     # Elsewhere than on a terminal a mistake in the name stays one line.
-    with stage("loading the model", show=None if sys.stderr.isatty() else False):
+    what = "loading the model" if name.startswith("hf:") else f"running the code of {name.rpartition(':')[0]}"
+    with stage(what, show=None if sys.stderr.isatty() else False):
         from dropscope import loading
 
         loaded = loading.load_model(name)

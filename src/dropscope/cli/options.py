@@ -61,7 +61,7 @@ ModelName = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="The model: file.py:callable, package.module:callable or hf:CHECKPOINT.",
+        help="The model: file.py:callable or package.module:callable, which is run, or hf:CHECKPOINT.",
         callback=_check_model,
     ),
 ]

@@ -19,9 +19,9 @@ from dropscope.model import digest
 from dropscope.report import meta
 from dropscope.runs import open_run, sweep
 from dropscope.volumes.records import examine_record, read_found, remove_case
-from support.fuzzing.files import changed_safetensors, parquet_bytes
-from support.fuzzing.mutation import changed, changed_rows, damaged, json_document, written
-from support.fuzzing.trials import Target, Try, rewrite, use
+from support.fuzzing.files import changed_safetensors
+from support.fuzzing.mutation import changed, damaged, json_document, written
+from support.fuzzing.trials import Target, Try, rewrite, silenced, use
 
 
 def _network() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
@@ -98,27 +98,24 @@ def _run_folders(folder: Path) -> Try:
     home = folder / "sound"
     sweep(net, ["last=0.2", "last=0.5"], (inputs, labels), passes=4, out=home)
     files = [str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()]
-    known = json.loads((home / "run.json").read_text())
-    tables = {name: pd.read_parquet(home / name).to_dict("records") for name in files if name.endswith(".parquet")}
+    records = [name for name in files if name.endswith(".json")]
 
     def attempt(draw: random.Random) -> None:
         broken = folder / "a"
         shutil.rmtree(broken, ignore_errors=True)
         shutil.copytree(home, broken)
         name = draw.choice(files)
-        match draw.randrange(4):
+        match draw.randrange(8):
             case 0:
-                rewrite(broken / "run.json", json_document(known, draw))
-            case 1:
-                rewrite(broken / name, damaged((home / name).read_bytes(), draw))
-            case 2 if draw.random() < 0.1:
                 (broken / name).unlink()
+            case 1 | 2 | 3:
+                rewrite(broken / name, damaged((home / name).read_bytes(), draw))
             case _:
-                chosen = draw.choice(list(tables))
-                rows: list[dict[str, Any]] = changed_rows(tables[chosen], draw)
-                rewrite(broken / chosen, parquet_bytes(rows, draw))
-        run = open_run(broken)
-        use(run, run.best(count=2), run.verdict)
+                name = draw.choice(records)
+                rewrite(broken / name, json_document(json.loads((home / name).read_bytes()), draw))
+        with silenced():
+            run = open_run(broken)
+            use(run, run.best(count=2), run.verdict, run.plot)
 
     return attempt
 
@@ -135,7 +132,8 @@ def _resumed_runs(folder: Path) -> Try:
         shutil.copytree(home, broken)
         name = draw.choice(files)
         rewrite(broken / name, damaged((home / name).read_bytes(), draw))
-        again = sweep(net, ["last=0.2", "last=0.5"], (inputs, labels), passes=4, out=broken, progress=False)
+        with silenced():
+            again = sweep(net, ["last=0.2", "last=0.5"], (inputs, labels), passes=4, out=broken, progress=False)
         pd.testing.assert_frame_equal(again.rows, whole.rows)
         pd.testing.assert_frame_equal(again.baseline, whole.baseline)
         pd.testing.assert_frame_equal(again.intervals, whole.intervals)
@@ -218,6 +216,8 @@ def _registrations(folder: Path) -> Try:
 TARGETS = (
     Target("deferral rules", 5, _rules),
     Target("predictors", 2, _predictors),
+    Target("run folders", 2, _run_folders),
+    Target("resumed runs", 0.5, _resumed_runs),
     Target("claims", 2, _claims),
     Target("case records", 3, _case_records),
     Target("registrations", 3, _registrations),

@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import gc
 import io
+import logging
 import random
 import resource
 import signal
@@ -118,6 +119,17 @@ def held() -> dict[str, int]:
     """What this process holds: file descriptors and threads, after a collection."""
     gc.collect()
     return {"descriptors": len(list(Path("/proc/self/fd").iterdir())), "threads": threading.active_count()}
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Without the log lines that say what is damaged, and computed again."""
+    logger = logging.getLogger("dropscope")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def rewrite(path: Path, content: bytes) -> Path:
