@@ -8,6 +8,7 @@ AREA ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := build/peers
+AUDIT := build/audit
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/constraints.txt
 
 # A room is its tests and the doctests of its code: AREA=engine, AREA=studies/where_to_drop. All rooms together have a
@@ -16,7 +17,7 @@ ROOM := $(if $(AREA),tests/$(AREA) $(wildcard src/dropscope/$(AREA)))
 COVERAGE := $(if $(AREA),,--cov --cov-report=term:skip-covered)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench soak clean
+.PHONY: help demo test check docs bench soak audit clean
 
 help:  ## Show the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -46,6 +47,9 @@ soak: $(VENV)/.everything  ## Hardships, ten minutes of the same work, 100,000 f
 	@$(BIN)/python benchmarks/soak.py
 	@$(BIN)/python benchmarks/fuzz.py
 
+audit: $(AUDIT)/.installed  ## Ask a database of known vulnerabilities about every pinned version (needs pypi.org)
+	@$(AUDIT)/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
+
 clean:  ## Remove everything that make made, .venv too
 	@rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@rm -f .coverage .coverage.*
@@ -71,4 +75,10 @@ $(VENV)/.everything: $(VENV)/.core
 $(PEERS)/.installed: benchmarks/peers.txt $(VENV)/.core
 	@echo "Installing the libraries to measure against"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(PEERS) -r benchmarks/peers.txt
+	@touch $@
+
+# Audited from an environment of its own: what it needs is no dependency of Dropscope.
+$(AUDIT)/.installed:
+	@$(PYTHON) -m venv $(AUDIT)
+	@$(AUDIT)/bin/pip install --quiet --disable-pip-version-check pip-audit
 	@touch $@
