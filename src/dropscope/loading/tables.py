@@ -187,12 +187,16 @@ def written(table: pd.DataFrame, column: str, path: Path) -> list[str]:
         where = f"row {number} of {path.name}"
         if not isinstance(text, str):
             raise BadInput(f"{where} must hold a text in column {column!r}", where, text, "write a text there")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            got = Phrase("half of a surrogate pair")
-            raise BadInput(f"{where} must hold valid Unicode in column {column!r}", where, got, "fix it") from error
+        _check_unicode(text, where, column)
     return texts
+
+
+def _check_unicode(text: str, where: str, column: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        got = Phrase("half of a surrogate pair")
+        raise BadInput(f"{where} must hold valid Unicode in column {column!r}", where, got, "fix it") from error
 
 
 def column_texts(table: pd.DataFrame, column: str, path: Path) -> list[str]:
@@ -203,6 +207,7 @@ def column_texts(table: pd.DataFrame, column: str, path: Path) -> list[str]:
         text = "" if _is_missing(value) else str(int(value) if whole else value).strip()
         if not text:
             raise empty_cell(number, column, path, value)
+        _check_unicode(text, f"row {number} of {path.name}", column)
         texts.append(text)
     return texts
 

@@ -29,6 +29,7 @@ from dropscope.report import meta
 from dropscope.report.registrations import Registration, registration_words
 from dropscope.studies.segmentation_measures.decathlon import read_decathlon
 from dropscope.studies.transformer_profile.domains import read_squad
+from dropscope.studies.transformer_profile.items import read_items
 from dropscope.studies.where_to_drop.cifar_files import read_cifar
 from dropscope.volumes.nifti import find_cases
 from support.fuzzing.stored import signed, small_predictor
@@ -262,6 +263,9 @@ def _program(place: str) -> Finding:
 FINDINGS: dict[str, Finding] = {
     "SQuAD: a number of 5000 digits": _squad(b'{"data": ' + DIGITS + b"}"),
     "SQuAD: nested": _squad(DEEP),
+    "items: half of a surrogate pair": lambda folder: read_items(
+        rewrite(folder / "a.jsonl", b'{"text": "a", "label": "\\ud800"}\n' * 8)
+    ),
     "CIFAR-10: labels that are texts": _cifar("three"),
     "CIFAR-10: labels that are lists": _cifar([1, 2]),
     "CIFAR-10: labels that are fractions": _cifar(1.5),
