@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import nn
 from dropscope import PlacementGrid, sweep
 from dropscope.runs import Run
 
+SCHEMA = json.loads(files("dropscope.report.page").joinpath("files", "report.schema.json").read_text("utf-8"))
 NASTY = "<script>document.title='broken'</script>"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -116,9 +117,8 @@ def run_calibrate(
         rule=None if budget is None else {"budget": budget}, tokenizer=source.tokenizer, **asdict(how),
     )  # fmt: skip
     fitted.save(out)
-    evaluation = None
-    if test is not None:
-        evaluation = fitted.evaluate(_beside(source, test).open()(loaded))
+    evaluation = None if test is None else fitted.evaluate(_beside(source, test).open()(loaded))
+    _keep_evaluation(out, None if evaluation is None else evaluation.facts())
     found = fitted.rule is not None and fitted.rule.found
     if as_json:
         rule = None if fitted.rule is None else fitted.rule.facts()
@@ -161,6 +161,17 @@ def run_check(
         return
     found = opened.check(data, alpha=alpha, groups=members)
     print_json(found.facts()) if as_json else stdout().print(str(found), soft_wrap=True)
+
+
+def _keep_evaluation(folder: str, facts: dict[str, Any] | None) -> None:
+    """Beside the predictor, where `dropscope report` finds it; that of an earlier one goes."""
+    from dropscope.atomic import atomic_write
+
+    file, text = Path(folder) / "evaluation.json", json.dumps(facts, indent=2, default=float)
+    if facts is None:
+        file.unlink(missing_ok=True)
+    else:
+        atomic_write(file, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def predict_examples(

@@ -19,6 +19,7 @@ from dropscope.runs.plots import RunPlots
 from dropscope.runs.ranking import BestRows, best_table
 from dropscope.runs.verdicts import Judgement, judge
 
+_EXPLORED = 2_000  # rows of the report in a notebook, which must not grow large
 _SHOWN_BY = ("aurc", "augrc")  # the score that a run shows its best rows by
 
 
@@ -160,7 +161,11 @@ class Run:
         return self._table(count=3, baselines=1).text()
 
     def _repr_html_(self) -> str:
-        return self._table(count=5, baselines=3).html()
+        from dropscope import write_report  # stands above
+
+        page = write_report(self, out=None, rows=_EXPLORED)._repr_html_()
+        table = self._table(count=5, baselines=3).html()  # all that is left where a viewer takes frames out
+        return f"{table}<details open><summary>Report</summary>{page}</details>"
 
     def _table(self, count: int, baselines: int) -> Table:
         """The best rows beside one plain pass."""

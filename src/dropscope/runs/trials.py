@@ -18,7 +18,7 @@ from typing_extensions import Unpack
 from dropscope.atomic import atomic_write, output_folder, read_json, same_spec
 from dropscope.checks import check_passes, check_rate, check_share, finite_number
 from dropscope.data import Data
-from dropscope.display import headed
+from dropscope.display import Table, headed
 from dropscope.engine import PlanSummary, SessionOptions, open_session
 from dropscope.errors import BadInput, Phrase
 from dropscope.measures import Measure, resolve
@@ -125,6 +125,16 @@ class Choice:
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str:
+        names = dict(zip(self.rankings, ("best placement", "plain pass"), strict=True))
+        rows = [[f"{100 * share:.0f} %", *(f"{100 * value:.1f} %" for value in part.accuracy),
+                 *("–" if pd.isna(value) else f"{100 * value:.0f} %" for value in part.errors_caught)]
+                for share, part in self.deferral.groupby("deferred", sort=False)]  # fmt: skip
+        titles = ["deferred", *(f"accuracy, {name}" for name in names.values()),
+                  *(f"errors caught, {name}" for name in names.values())]  # fmt: skip
+        notes = [f"{said}: {name}" for name, said in names.items()]
+        return Table(titles, rows, str(self.judgement), [*notes, *self.remarks]).html()
 
     def facts(self) -> dict[str, Any]:
         """The choice in values that JSON can hold."""

@@ -2,7 +2,10 @@
 
 import shutil
 
+import numpy as np
 import pytest
+import torch
+from safetensors.numpy import save_file
 
 import dropscope as ds
 from support.reported_runs import NASTY, large_run, small_run, stored_run
@@ -103,6 +106,37 @@ def test_a_keyboard_is_enough(browser, tmp_path):
     assert page.locator("html").get_attribute("data-theme") == "light"
     page.locator("#chapter-1 .explorer .body").focus()
     page.keyboard.press("End")
+    assert opened.said == []
+
+
+def test_errors_cross_over_with_the_share_that_is_deferred(browser, tmp_path):
+    made = ds.write_report(small_run(), out=tmp_path / "run.html", data=torch.rand(240, 3, 16, 16))
+    opened = Opened(browser, made.path)
+    share = opened.page.get_by_label("Deferred, the most uncertain first")
+    counts = []
+    for value in ("0", "50"):
+        share.evaluate(f"node => {{ node.value = {value}; node.dispatchEvent(new Event('input')); }}")
+        counts.append(opened.page.locator(".lanes h3").all_text_contents())
+    assert counts[0][1].startswith("Would be deferred: 0 of")
+    assert not counts[1][1].startswith("Would be deferred: 0 of")
+    assert opened.page.locator(".shots img").count() > 0
+    assert opened.said == []
+
+
+def test_volumes_are_looked_through(browser, tmp_path):
+    label = np.zeros((8, 6, 4), np.uint8)
+    label[2:5, 2:4, 3] = 1
+    image = np.random.default_rng(0).random((1, 8, 6, 4), np.float32)
+    tensors = {"image": image, "label": label, "prediction": 0 * label, "bald": label.astype(np.float32)}
+    (tmp_path / "study.json").write_text("{}")
+    (tmp_path / "summary.md").write_text("# Study\n\n1. **Keep one plain pass**: so.\n")
+    save_file({f"0/{name}": values for name, values in tensors.items()}, tmp_path / "exhibits.safetensors")
+    opened = Opened(browser, ds.write_report(tmp_path, out=tmp_path / "run.html").path)
+    opened.page.wait_for_selector(".volume[data-ready]")
+    assert opened.page.locator(".volume output").text_content() == "slice 4 of 4"
+    opened.page.get_by_label("Slice", exact=True).press("ArrowLeft")
+    assert opened.page.locator(".volume output").text_content() == "slice 3 of 4"
+    assert opened.page.locator(".viewer canvas").count() == 3
     assert opened.said == []
 
 

@@ -4,7 +4,6 @@ import base64
 import json
 import re
 import zlib
-from importlib.resources import files
 from xml.etree import ElementTree
 
 import jsonschema
@@ -15,9 +14,7 @@ import dropscope as ds
 from dropscope.report.page.markup import prose, read_table, rich
 from dropscope.report.page.placements import explorer_of, network_of, terms_of
 from support.errors import refused
-from support.reported_runs import NASTY, large_run, small_run, stored_run
-
-SCHEMA = json.loads(files("dropscope.report.page").joinpath("files", "report.schema.json").read_text("utf-8"))
+from support.reported_runs import NASTY, SCHEMA, large_run, small_run, stored_run
 
 
 def bytes_of(packed):

@@ -93,6 +93,7 @@ def write_report(
     data: Any = None,
     title: str | None = None,
     require: Sequence[str] = (),
+    rows: int | None = None,
 ) -> Report:
     """Writes one HTML file about one or several runs; it needs no network and is at most 2 MB.
 
@@ -104,6 +105,7 @@ def write_report(
             data. Texts are shown without it.
         title: Of the page; None takes the names of the folders.
         require: What must hold, such as "accuracy>=0.9" or "difference_high<0": a check of every run.
+        rows: How many rows of a `Run` can be explored, those of the best placements; None takes all.
 
     Returns:
         A `Report`, which displays itself in a notebook.
@@ -128,7 +130,7 @@ def write_report(
     target = None if out is None else check_new_file(str(out), "out", (".html",), overwrite=True)
     chapters = []
     for run in runs:
-        chapter = chapter_of(run, data)
+        chapter = chapter_of(run, data, rows)
         chapters.append(replace(chapter, checks=[*chapter.checks, *required(chapter, require)]))
     named = title or " and ".join(dict.fromkeys(chapter.title for chapter in chapters))
     report = Report(named, tuple(chapters), target)
