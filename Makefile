@@ -67,8 +67,8 @@ $(VENV)/.core: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.everything: $(VENV)/.core
-	@echo "Installing the extras: text, medical, export, test, check, docs"
-	@$(INSTALL) --editable '.[text,medical,export,test,check,docs]'
+	@echo "Installing the extras: text, medical, export, cluster, test, check, docs"
+	@$(INSTALL) --editable '.[text,medical,export,cluster,test,check,docs]'
 	@touch $@
 
 # Other libraries, for the benchmarks alone: in a folder of their own, so that the environment stays as it is.

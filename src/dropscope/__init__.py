@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dropscope.deploy.rivals import Comparison, compare
     from dropscope.deploy.tuning import TunedChoice, open_choice, tune
     from dropscope.engine import PlanSummary
-    from dropscope.errors import AuditFailed, BadInput, DropscopeError, MissingExtra
+    from dropscope.errors import AuditFailed, BadInput, DropscopeError, MissingExtra, Unfinished
     from dropscope.injection import Audit, Noise, Site, Watch, audit, find_sites, injected, watch
     from dropscope.loading import LoadedData, load_data
     from dropscope.placement import Placement, PlacementGrid, PlacementSpace, register_noise
@@ -70,7 +70,7 @@ _ROOMS = {
         "open_export",
     ),
     "engine": ("PlanSummary",),
-    "errors": ("AuditFailed", "BadInput", "DropscopeError", "MissingExtra"),
+    "errors": ("AuditFailed", "BadInput", "DropscopeError", "MissingExtra", "Unfinished"),
     "injection": ("Audit", "Noise", "Site", "Watch", "audit", "find_sites", "injected", "watch"),
     "loading": ("LoadedData", "load_data"),
     "placement": ("Placement", "PlacementGrid", "PlacementSpace", "register_noise"),
@@ -125,6 +125,7 @@ __all__ = [
     "Synthesis",
     "TunedChoice",
     "UncertaintyPredictor",
+    "Unfinished",
     "VolumePredictor",
     "Watch",
     "__version__",

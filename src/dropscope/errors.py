@@ -88,6 +88,32 @@ class AuditFailed(DropscopeError, RuntimeError):
     """Noise that did not take effect as a placement asks, or something else that moved."""
 
 
+class Unfinished(DropscopeError, RuntimeError):
+    """A run on several workers of which some parts failed; the others are kept.
+
+    Attributes:
+        failed: Parts that failed, of those that were run.
+        parts: Parts that were run.
+        lacking: Placements that have no rows.
+        error: Why the first of them failed.
+        folder: Where the others are kept; None where they are not.
+
+    Examples:
+        >>> raise Unfinished(1, 8, 90, "ValueError: too deep", "runs/grid")
+        Traceback (most recent call last):
+        dropscope.errors.Unfinished: 1 of 8 parts failed, with 90 placements: ValueError: too deep. The others are kept
+        in runs/grid, and the same command does only what is missing.
+    """
+
+    def __init__(self, failed: int, parts: int, lacking: int, error: str, folder: str | None) -> None:
+        self.failed, self.parts, self.lacking, self.error, self.folder = failed, parts, lacking, error, folder
+        rest = "Give the run a folder (out=), and the others are kept."
+        if folder is not None:
+            rest = f"The others are kept in {folder}, and the same command does only what is missing."
+        said = f"{failed} of {parts} parts failed, with {lacking} placements: {error.rstrip('.')}. {rest}"
+        super().__init__(said)
+
+
 def sentence(what: str, received: object, remedy: str) -> str:
     """The text of an error: what must hold, the value, the remedy.
 

@@ -15,7 +15,7 @@ from dropscope import __version__
 from dropscope.cli.console import stderr, stdout
 from dropscope.cli.flags import Flag, flags_of, in_flags
 from dropscope.cli.usage import in_our_voice
-from dropscope.errors import AuditFailed, BadInput, Phrase, first_line, nearest
+from dropscope.errors import AuditFailed, BadInput, Phrase, Unfinished, first_line, nearest
 
 _ARGUMENTS = "dropscope.arguments"
 _INTERRUPTED, _NOBODY_READS = 130, 141  # as a shell counts them: 128 and the number of the signal
@@ -61,7 +61,7 @@ def _one_message(arguments: list[str], flags: Any = dict) -> Iterator[None]:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
         _refuse(in_our_voice(error, arguments), {})
-    except AuditFailed as error:
+    except (AuditFailed, Unfinished) as error:
         stderr().print(f"failed: {error}", style="red")
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:

@@ -15,6 +15,7 @@ from dropscope.cli.app import app
 from dropscope.cli.console import print_audit, print_json, print_plan, print_rows, print_sites, records, stderr, stdout
 from dropscope.cli.options import (
     AsJson,
+    ClusterAddress,
     DataOptions,
     DryRun,
     LabelRule,
@@ -27,6 +28,7 @@ from dropscope.cli.options import (
     RunFolder,
     Seed,
     ShardText,
+    Workers,
     takes_records,
 )
 from dropscope.cli.placements import PlacementOptions
@@ -114,6 +116,8 @@ def sweep(
     objective: Objective = "aurc",
     out: RunFolder = None,
     shard: ShardText = None,
+    workers: Workers = None,
+    cluster: ClusterAddress = None,
     memory: Memory = "auto",
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -136,7 +140,7 @@ def sweep(
         print_json(asdict(plan)) if as_json else stdout().print(str(plan), soft_wrap=True)
         return
     given = loaded.module, placements, dataset, passes
-    options |= {"objective": objective, "progress": None}
+    options |= {"objective": objective, "progress": None, "workers": workers, "cluster": cluster}
     if shard is None:
         with asked.explained():
             run = run_sweep(*given, **options)

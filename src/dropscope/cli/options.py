@@ -102,6 +102,13 @@ ShardText = Annotated[
     str | None,
     typer.Option(metavar="K/N", help="Run one share of N, from 1/N to N/N, into the --out that all shares see."),
 ]
+Workers = Annotated[
+    int | None, typer.Option(help="Processes that run the passes; with --cluster, how many at once at most.")
+]
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="ADDRESS", help="Ray cluster that runs the passes: auto, or ray://host:10001."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan, without running it.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 PredictorFolder = Annotated[

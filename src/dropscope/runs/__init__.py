@@ -3,12 +3,12 @@
 from dropscope.runs.continuations import score_continuations
 from dropscope.runs.folders import open_run
 from dropscope.runs.goals import goal_of
+from dropscope.runs.jobs import started_by
 from dropscope.runs.partitions import check_labelled, halves, portions
 from dropscope.runs.passes import maps, sample, uncertainty
 from dropscope.runs.plots import draw_accuracy_curves
 from dropscope.runs.ranking import choice_notes, difference_cells, error_cells, has_errors
 from dropscope.runs.result import Run
-from dropscope.runs.runner import started_by
 from dropscope.runs.searches import FINALISTS, RACE_PASSES, Schedule, Searched, race
 from dropscope.runs.shards import Shard, ShardResult
 from dropscope.runs.spaces import SEARCH_RATES, Space

@@ -164,6 +164,14 @@ class RowMaker:
         others = [n for n in unit.numbers if n not in computed]
         return pd.concat([rows, *self._equivalent(rows, others)], ignore_index=True) if others else rows
 
+    def remember(self, unit: WorkUnit, measured: Measured) -> None:
+        """Keeps the values of a unit that ran elsewhere."""
+        self._known[unit.numbers] = measured
+
+    def forgotten(self, unit: WorkUnit) -> Measured | None:
+        """The values of a unit that are remembered, and from here on are not; None where there are none."""
+        return self._known.pop(unit.numbers, None)
+
     def _equivalent(self, rows: pd.DataFrame, numbers: list[int]) -> Iterator[pd.DataFrame]:
         """Rows of placements that are equal to another one by mathematics: the same numbers under their own name."""
         for number in numbers:

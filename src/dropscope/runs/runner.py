@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import platform
-import shlex
-import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
 
-from dropscope import __version__, scores
-from dropscope.engine import Session, WorkUnit
-from dropscope.injection import Finding
-from dropscope.measures import Measure
-from dropscope.model import code_fingerprint, digest, weights_fingerprint
-from dropscope.placement import Placement, own_noise
+from dropscope import scores
+from dropscope.engine import WorkUnit
+from dropscope.errors import Unfinished
 from dropscope.progress import stage, track
+from dropscope.runs.cluster import Crew, Failure
 from dropscope.runs.estimates import expected_rest
 from dropscope.runs.finalists import select_finalists
 from dropscope.runs.intervals import interval_table
+from dropscope.runs.jobs import Job
 from dropscope.runs.result import Run
-from dropscope.runs.rows import RowMaker, beside_single_pass
+from dropscope.runs.rows import beside_single_pass
 from dropscope.runs.shards import Shard
 from dropscope.runs.store import Store, ordered_rows
+from dropscope.runs.workers import run_on
 from dropscope.scores import Score
 
 _RUN_FOR_ERRORS = (
@@ -37,98 +28,24 @@ _RUN_FOR_ERRORS = (
 )
 
 
-def specification(
-    session: Session,
-    placements: Sequence[Placement],
-    passes: int,
-    measures: Sequence[Measure],
-    scores: Sequence[Score],
-    label: str,
-) -> dict[str, Any]:
-    """What identifies a run, as far as it is known before an engine is chosen."""
-    data = session.data
-    noises = (own_noise(name) for name in dict.fromkeys(placement.noise for placement in placements))
-    own = [row.function for row in measures] + [noise for noise in noises if noise is not None]
-    own += [score.function for score in scores if score.own]
-    own_scores = {score.name: score.direction for score in scores if score.own}
-    return {
-        "placements": digest([str(p) for p in placements]),
-        "count": len(placements),
-        "passes": passes,
-        "seed": session.seed,
-        "masks": session.masks,
-        **({} if session.draws == "independent" else {"draws": session.draws}),
-        "outputs": session.outputs if isinstance(session.outputs, str) else code_fingerprint(session.outputs),
-        "precision": session.precision,
-        "device": session.device.type,
-        "label": label,
-        "measures": [row.name for row in measures],
-        "code": code_fingerprint(session.model, *own),
-        "scores": [score.name for score in scores],
-        **({"own_scores": own_scores} if own_scores else {}),
-        "data": data.fingerprint,
-        **({} if data.groups is None else {"groups": digest([str(group) for group in data.groups])}),
-        "keyed_by": data.keyed_by,
-        "examples": data.n,
-        "weights": weights_fingerprint(session.model),
-    }
-
-
-@dataclass(frozen=True, eq=False)
-class Job:
-    """A sweep that is checked, audited and planned."""
-
-    maker: RowMaker
-    spec: dict[str, Any]  # what identifies the run: a folder holds one
-    memory: int
-    compiled: bool
-    findings: Sequence[Finding] = ()
-
-    @property
-    def settled(self) -> dict[str, Any]:
-        """What the first start of a run settles for all later ones."""
-        place = {"engine": self.maker.engine.name, "device": str(self.maker.session.device)}
-        return {"versions": _versions(), **place, "memory": self.memory, "compiled": self.compiled}
-
-    @property
-    def origin(self) -> dict[str, Any]:
-        """Where the rows come from, in values that JSON can hold."""
-        sites = [
-            {"name": site.name, "kind": site.kind, "shape": list(site.shape)}
-            for site in self.maker.session.site_map.sites
-        ]
-        found = [asdict(finding) for finding in self.findings]
-        return {"sites": sites, "findings": found, "versions": _versions(), "command": started_by()}
-
-    @cached_property
-    def units(self) -> list[WorkUnit]:
-        return self.maker.engine.units(self.maker.bytes_per_placement)
-
-    def name(self, unit: WorkUnit) -> str:
-        return digest([str(self.maker.placements[n]) for n in unit.numbers])
-
-    def predictions(self, unit: WorkUnit) -> int:
-        return len(unit.numbers) * self.maker.engine.passes * self.maker.session.data.n
-
-    def work(self, unit: WorkUnit) -> float:
-        """How much there is to do, compared with other units."""
-        return sum(self.maker.engine.cost(number) for number in unit.numbers)
-
-
-def run_shard(job: Job, store: Store, shard: Shard, *, show: bool | None) -> tuple[int, int, int]:
+def run_shard(
+    job: Job, store: Store, shard: Shard, crew: Crew | None = None, *, show: bool | None
+) -> tuple[int, int, int]:
     """Runs what is missing of a shard; how many parts that was, how many are there now, and how many the run has."""
     own = shard.share(job.units, job.work)
     there = store.parts()
     missing = [unit for unit in own if job.name(unit) not in there]
-    _run_units(job, missing, lambda unit, rows: store.write_rows(job.name(unit), rows), lambda whole: 0.0, show=show)
+    _run_units(job, missing, store, crew, lambda whole: 0.0, show=show)
     there = store.parts()
     return len(missing), sum(job.name(unit) in there for unit in job.units), len(job.units)
 
 
-def run_job(job: Job, store: Store | None, keep: int | None, objective: Score, *, show: bool | None) -> Run:
-    """Runs what is missing, and looks at the `keep` best rows again."""
+def run_job(
+    job: Job, store: Store | None, keep: int | None, objective: Score, crew: Crew | None = None, *, show: bool | None
+) -> Run:
+    """Runs what is missing, here or on a crew, and looks at the `keep` best rows again."""
     maker, spec, started = job.maker, job.spec, time.monotonic()
-    rows = _rows(job, store, keep, show=show)
+    rows = _rows(job, store, keep, crew, show=show)
     ran = time.monotonic()
     with stage("one plain pass", show=show):
         plain = maker.plain()
@@ -153,48 +70,50 @@ def _best(keep: int | None) -> int:
     return _RUN_FOR_ERRORS if keep is None else min(keep, _RUN_FOR_ERRORS)
 
 
-def _rows(job: Job, store: Store | None, keep: int | None, *, show: bool | None) -> pd.DataFrame:
+def _rows(job: Job, store: Store | None, keep: int | None, crew: Crew | None, *, show: bool | None) -> pd.DataFrame:
     """Every row, those that a store holds already included."""
     there = {} if store is None else store.parts()
     missing = [unit for unit in job.units if job.name(unit) not in there]
     then = expected_rest(job.maker, keep).finalists if missing and show is not False else lambda whole: 0.0
-    tables: list[pd.DataFrame] = []
-    if store is None:
-        _run_units(job, missing, lambda unit, rows: tables.append(rows), then, show=show)
-        return ordered_rows(tables)
-    _run_units(job, missing, lambda unit, rows: store.write_rows(job.name(unit), rows), then, show=show)
-    return store.read_rows()
+    tables = _run_units(job, missing, store, crew, then, show=show)
+    return ordered_rows(tables) if store is None else store.read_rows()
 
 
 def _run_units(
     job: Job,
     units: Sequence[WorkUnit],
-    keep: Callable[[WorkUnit, pd.DataFrame], None],
+    store: Store | None,
+    crew: Crew | None,
     then: Callable[[float], float],
     *,
     show: bool | None,
-) -> None:
-    """Runs units one by one; `keep` gets the rows of each, and `then` says how long what follows takes."""
+) -> list[pd.DataFrame]:
+    """Runs units, and puts the rows of each into the store or returns them; `then` says how long what follows takes."""
+    tables: list[pd.DataFrame] = []
+
+    def keep(unit: WorkUnit, rows: pd.DataFrame) -> None:
+        if store is None:
+            tables.append(rows)
+        else:
+            store.write_rows(job.name(unit), rows)
+
     what = "compiling, then passes" if job.compiled else "passes"
     with track(what, sum(map(job.predictions, units)), show=show, then=then) as tick:
+        if crew is not None and units:
+            failed = run_on(crew, job, units, keep, tick)
+            if failed:
+                raise _unfinished(job, store, failed, len(units))
+            return tables
         for unit in units:
             keep(unit, job.maker.rows(unit, tick))
+    return tables
 
 
-def started_by() -> str | None:
-    """What started this process, as one would type it again; None in a notebook, a shell or a test."""
-    program = Path(sys.argv[0] or ".")
-    if program.name == "dropscope" or program.parts[-2:] in (("dropscope", "__main__.py"), ("cli", "__init__.py")):
-        return shlex.join(["dropscope", *sys.argv[1:]])
-    if program.suffix == ".py" and program.is_file() and program.stem not in ("__main__", "ipykernel_launcher"):
-        return shlex.join(["python", *sys.argv])
-    return None
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "dropscope": __version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
+def _unfinished(job: Job, store: Store | None, failed: Sequence[tuple[WorkUnit, Failure]], parts: int) -> Unfinished:
+    """The error of a run that lacks parts; what each lacks and why is written beside the others."""
+    for unit, failure in failed:
+        if store is not None:
+            texts = [str(job.maker.placements[number]) for number in unit.numbers]
+            store.write_failure(job.name(unit), {"error": failure.error, "attempts": failure.attempts, "lacks": texts})
+    lacking = sum(len(unit.numbers) for unit, _ in failed)
+    return Unfinished(len(failed), parts, lacking, failed[0][1].error, None if store is None else str(store.at))

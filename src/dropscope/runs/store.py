@@ -102,6 +102,17 @@ class Store:
         content = _as_bytes(rows)
         self.place.write(f"rows/part-{name}.{_checksum(content)}.parquet", content)
 
+    def write_failure(self, name: str, record: Mapping[str, Any]) -> None:
+        """Says why a part is missing."""
+        self.place.write(f"failures/part-{name}.json", json.dumps(dict(record), indent=2).encode())
+
+    def failures(self) -> dict[str, Any]:
+        """Name → why it is missing, of parts that failed and were not computed since."""
+        there = self.parts()
+        names = (name.removeprefix("part-").removesuffix(".json") for name in self.place.names("failures"))
+        files = {name: f"failures/part-{name}.json" for name in names if name not in there}
+        return {name: as_json(self.place.read(file), f"{self.at}/{file}") for name, file in files.items()}
+
     def parts(self) -> dict[str, pd.DataFrame]:
         """Name → rows of every part that is whole. What was read once is not read again: its name is its content."""
         found = {}

@@ -20,6 +20,7 @@ from dropscope.errors import BadInput
 from dropscope.parameters import shares
 from dropscope.placement import Placement
 from dropscope.progress import stage
+from dropscope.runs.cluster import Crew
 from dropscope.runs.estimates import expected_rest
 from dropscope.runs.jobs import Asked, plan_job, start_job, sweep_session
 from dropscope.runs.places import open_place
@@ -46,6 +47,8 @@ def sweep(
     memory: int | str = "auto",
     out: str | Path | None = None,
     keep: str = "top:50",
+    workers: int | None = None,
+    cluster: str | None = None,
     progress: bool | None = None,
     **options: Unpack[SessionOptions],
 ) -> Run:
@@ -70,6 +73,9 @@ def sweep(
             passes, for noise just before the last linear layer).
         compile: Whether to compile what runs; None compiles where it repays.
         memory: Budget such as "4GiB", a number of bytes, or "auto".
+        workers: Processes that run the passes, which divide the cores among them; with `cluster`, how many at once at
+            most. They end with the same rows. Needs the extra `cluster`, as does the next.
+        cluster: A Ray cluster that runs the passes: "auto" for the one this machine is part of, or "ray://host:10001".
         progress: True or False; None shows progress where it is read.
 
     Returns:
@@ -78,6 +84,7 @@ def sweep(
     Raises:
         BadInput: For anything that cannot be used, before any work.
         AuditFailed: Where noise of one of the placements would not take effect as asked.
+        Unfinished: Where parts failed on `workers` or a `cluster`, again and again; the rest is done and kept.
 
     Examples:
         >>> import torch
@@ -88,10 +95,11 @@ def sweep(
     """
     count = _kept(keep)
     asked = Asked.checked(placements, passes, measures, scores, objective, label)
+    crew = Crew.asked(cluster, workers)
     store = None if out is None else Store(open_place(out))
     session = sweep_session(model, data, show=progress, **options)
     job = start_job(session, asked, engine, memory, store, count, compile=compile, show=progress)
-    return job if isinstance(job, Run) else run_job(job, store, count, asked.objective, show=progress)
+    return job if isinstance(job, Run) else run_job(job, store, count, asked.objective, crew, show=progress)
 
 
 @shares(sweep, without=("out",))
@@ -132,6 +140,7 @@ def sweep_shard(
     given = _defaults() | options
     count, show = _kept(given["keep"]), given["progress"]
     asked = Asked.checked(placements, passes, given["measures"], given["scores"], given["objective"], given["label"])
+    crew = Crew.asked(given["cluster"], given["workers"])
     store = Store(open_place(out))
     session = sweep_session(model, data, show=show, **_of_session(options))
     how = given["engine"], given["memory"], store, count
@@ -139,8 +148,8 @@ def sweep_shard(
     if isinstance(job, Run):
         parts = len(store.parts())
         return ShardResult(str(which), 0, parts, parts, store.at, job)
-    computed, there, parts = run_shard(job, store, which, show=show)
-    run = run_job(job, store, count, asked.objective, show=show) if there == parts else None
+    computed, there, parts = run_shard(job, store, which, crew, show=show)
+    run = run_job(job, store, count, asked.objective, crew, show=show) if there == parts else None
     return ShardResult(str(which), computed, there, parts, store.at, run)
 
 
