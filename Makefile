@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := build/peers
 AUDIT := build/audit
+S3 := build/s3
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)/constraints.txt
 
 # A room is its tests and the doctests of its code: AREA=engine, AREA=studies/where_to_drop. All rooms together have a
@@ -25,7 +26,7 @@ help:  ## Show the targets
 demo: $(VENV)/.core  ## Set up what is needed and run the demonstration
 	@$(BIN)/dropscope demo
 
-test: $(VENV)/.everything  ## Set up everything and run the tests; AREA=engine runs one room
+test: $(VENV)/.everything $(S3)/.installed  ## Set up everything and run the tests; AREA=engine runs one room
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ROOM) $(COVERAGE)
 
 check: $(VENV)/.everything  ## Lint, format, types, direction of imports, spelling, links between documents
@@ -81,4 +82,11 @@ $(PEERS)/.installed: benchmarks/peers.txt $(VENV)/.core
 $(AUDIT)/.installed:
 	@$(PYTHON) -m venv $(AUDIT)
 	@$(AUDIT)/bin/pip install --quiet --disable-pip-version-check pip-audit
+	@touch $@
+
+# A local S3 server and its client, for tests that run them in processes of their own: they need an older
+# python-dateutil than everything else.
+$(S3)/.installed: tests/s3.txt $(VENV)/.core
+	@echo "Installing a local S3 server for the tests"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target $(S3) -r tests/s3.txt
 	@touch $@

@@ -114,6 +114,8 @@ def output_folder(out: str | Path) -> Path:
     """
     if not str(out).strip():  # as of a variable that is not set; it would be the current folder
         raise BadInput("out must name a folder", "out", str(out), "write out='results'")
+    if "://" in str(out):
+        raise BadInput("out must be a folder of this machine here", "out", str(out), "write out='results'")
     path = Path(out)
     found = next((at for at in (path, *path.parents) if os.path.lexists(at)), Path.cwd())
     problem = None

@@ -127,13 +127,13 @@ class AddressedPlace:
         return place
 
     @contextmanager
-    def _asked(self) -> Iterator[None]:
+    def _asked(self, *, reading: bool = True) -> Iterator[None]:
         """One line for what a store answers instead of the object: no such bucket, no access, no network."""
         try:
             yield
-        except FileNotFoundError:
-            raise
         except (OSError, TimeoutError) as error:
+            if reading and isinstance(error, FileNotFoundError):
+                raise
             remedy = "check the address, its access keys and the network"
             raise BadInput(f"{self.at} must be reachable", "out", Phrase(first_line(error)), remedy) from error
 
@@ -150,11 +150,11 @@ class AddressedPlace:
 
     def write(self, name: str, content: bytes) -> None:
         path = self._path(name)
-        with self._asked():
-            self._system.makedirs(posixpath.dirname(path), exist_ok=True)
+        with self._asked(reading=False):
             if self._puts:
                 self._system.pipe_file(path, content)
             else:
+                self._system.makedirs(posixpath.dirname(path), exist_ok=True)
                 part = posixpath.join(posixpath.dirname(path), f"{PART}{uuid.uuid4().hex}")
                 self._system.pipe_file(part, content)
                 self._system.mv(part, path)
@@ -165,7 +165,7 @@ class AddressedPlace:
         return bool(_OBJECT_STORES & {protocol} if isinstance(protocol, str) else _OBJECT_STORES & {*protocol})
 
     def create(self, name: str, content: bytes) -> bool:
-        with self._asked():
+        with self._asked(reading=False):
             if self.exists(name):
                 return False
             if not self._puts:
