@@ -99,10 +99,8 @@ class Unfinished(DropscopeError, RuntimeError):
         folder: Where the others are kept; None where they are not.
 
     Examples:
-        >>> raise Unfinished(1, 8, 90, "ValueError: too deep", "runs/grid")
-        Traceback (most recent call last):
-        dropscope.errors.Unfinished: 1 of 8 parts failed, with 90 placements: ValueError: too deep. The others are kept
-        in runs/grid, and the same command does only what is missing.
+        >>> str(Unfinished(1, 8, 90, "ValueError: too deep", "runs/grid")).partition(". ")[0]
+        '1 of 8 parts failed, with 90 placements: ValueError: too deep'
     """
 
     def __init__(self, failed: int, parts: int, lacking: int, error: str, folder: str | None) -> None:

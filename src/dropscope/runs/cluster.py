@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -43,8 +43,7 @@ class Needs:
     memory: int = 0  # bytes
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """A task that was given up: its error in a line, and how often it was tried."""
 
     error: str
