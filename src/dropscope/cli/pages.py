@@ -16,11 +16,13 @@ from dropscope.cli.options import AsJson, DryRun
 def run_report(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN", help="Folders of sweeps, trials, comparisons, predictors and studies."),
+        typer.Argument(
+            metavar="RUN", help="Folders of sweeps, trials, tunings, comparisons, predictors, volumes and studies."
+        ),
     ],
     out: Annotated[str, typer.Option(help="The page: an HTML file. One that is there is replaced.")] = "report.html",
     data: Annotated[
-        str | None, typer.Option(help="Image folder of the examples, to show pictures of the errors.")
+        str | None, typer.Option(help="Folder of the images or scans, to show pictures of the errors.")
     ] = None,
     title: Annotated[str | None, typer.Option(help="Title of the page. Default: the names of the folders.")] = None,
     require: Annotated[

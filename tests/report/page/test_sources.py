@@ -178,6 +178,26 @@ def test_a_segmentation_has_volumes_to_look_through(tmp_path):
     assert {layer.packed.bytes for layer in view.layers} == {8 * 6 * 4}
 
 
+def test_predicted_volumes_are_listed_and_looked_through(tmp_path):
+    nibabel = pytest.importorskip("nibabel")
+    folder = tmp_path / "maps"
+    (folder / "b").mkdir(parents=True)
+    values = np.zeros((6, 8, 5), np.float32)
+    values[2:4, 3:5, 4] = 1
+    for name in ("b/prediction", "b/predictive_entropy", "../scan"):
+        nibabel.save(nibabel.Nifti1Image(values, np.eye(4)), folder / f"{name}.nii.gz")
+    rows = pd.DataFrame(
+        {"case": ["b", "a", "c", "d"], "uncertainty": [0.9, 0.5, 0.4, 0.1], "dice": [0.2, 0.5, 0.6, 0.9]}
+    )
+    rows.assign(image="elsewhere/scan.nii.gz").to_csv(folder / "cases.csv", index=False)
+    for data in (None, tmp_path):
+        chapter = checked(ds.write_report(folder, out=None, data=data))
+        (view,) = chapter.sections[0].items
+        assert (view.title, view.start, view.overlays, view.labelled) == ("b", 4, ["predictive_entropy"], False)
+    assert "−1.00" in chapter.sentences[1]
+    assert chapter.numbers == {"cases": 4.0, "dice": pytest.approx(0.55)}
+
+
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
 

@@ -209,6 +209,7 @@ class Volume:
     start: int
     layers: Sequence[Layer]
     overlays: Sequence[str]
+    labelled: bool = True
 
 
 @dataclass(frozen=True)

@@ -99,10 +99,10 @@ def write_report(
 
     Args:
         runs: A `Run`, a `Choice`, a `Comparison` or an `Evaluation`, or the folder of a sweep, a comparison, a trial, a
-            predictor or a study.
+            tuning, a predictor, predicted volumes or a study.
         out: The file; one that is there is replaced. None writes nothing.
-        data: Where the examples come from, to show pictures of errors: an image folder, or inputs in the order of the
-            data. Texts are shown without it.
+        data: Where the examples come from, to show pictures of errors: an image folder, a folder of scans, or inputs
+            in the order of the data. Texts are shown without it.
         title: Of the page; None takes the names of the folders.
         require: What must hold, such as "accuracy>=0.9" or "difference_high<0": a check of every run.
         rows: How many rows of a `Run` can be explored, those of the best placements; None takes all.

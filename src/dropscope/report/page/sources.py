@@ -10,6 +10,7 @@ import pandas as pd
 
 from dropscope.atomic import read_json
 from dropscope.errors import BadInput, Phrase
+from dropscope.report.page.cases import cases_chapter
 from dropscope.report.page.comparisons import (
     choice_chapter,
     choice_from_folder,
@@ -22,7 +23,7 @@ from dropscope.report.page.studies import is_study, study_chapter
 from dropscope.report.page.sweeps import sweep_chapter
 from dropscope.runs import Choice, Run, open_run
 
-_REMEDY = "pass a Run, or the folder of a sweep, a comparison, a trial, a predictor or a study"
+_REMEDY = "pass a Run, or the folder of a sweep, a comparison, a trial, a predictor, volumes or a study"
 
 
 def chapter_of(run: Any, data: Any = None, rows: int | None = None) -> Chapter:
@@ -69,6 +70,8 @@ def _of_folder(folder: Path, data: Any) -> Chapter:
             return choice_from_folder(folder, open_run(folder / evidence), data)
     if (folder / "evaluation.json").exists():
         return _of_file(folder / "evaluation.json", name)
+    if (folder / "cases.csv").exists():
+        return cases_chapter(folder, data)
     if is_study(folder):
         return study_chapter(folder)
     raise BadInput("runs must be folders that Dropscope wrote", "runs", str(folder), _REMEDY)

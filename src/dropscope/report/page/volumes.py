@@ -22,22 +22,29 @@ def volume_sections(file: Path) -> list[Section]:
         return []
     tensors = load_file(file)
     cases = sorted({name.partition("/")[0] for name in tensors})
-    shown = [_volume(case, {name.partition("/")[2]: value for name, value in tensors.items()
-                            if name.partition("/")[0] == case}) for case in cases[:_SHOWN]]  # fmt: skip
+    shown = []
+    for case in cases[:_SHOWN]:
+        layers = {name.partition("/")[2]: value for name, value in tensors.items() if name.partition("/")[0] == case}
+        shown.append(volume_of(f"volume {case}", {**layers, "image": layers["image"][0]}))
     lead = "Wrong voxels are red beside the label, and outlined on the uncertainty."
     return [Section("Look through the volumes", shown, lead)]
 
 
-def _volume(case: str, layers: dict[str, NDArray[Any]]) -> Volume:
-    label, prediction = (_fewer(layers[name].astype(np.uint8)) for name in ("label", "prediction"))
+def volume_of(case: str, layers: dict[str, NDArray[Any]]) -> Volume:
+    """A volume of `image`, `prediction`, maps and maybe `label`, of one shape, opened at its most doubtful slice."""
+    label, prediction = (
+        _fewer(layers.get(name, layers["prediction"]).astype(np.uint8)) for name in ("label", "prediction")
+    )
     overlays = sorted(name for name in layers if name not in _NOT_OVERLAID)
-    shown = {"image": _bytes(_fewer(layers["image"][0].astype(float)), 0.5), "label": label, "prediction": prediction}
+    shown = {"image": _bytes(_fewer(layers["image"].astype(float)), 0.5), "label": label, "prediction": prediction}
     shown |= {name: _bytes(_fewer(layers[name].astype(float)), 0.0) for name in overlays}
-    wrong = (label != prediction).sum((0, 1))
+    wrong = (label != prediction).sum((0, 1), dtype=float)
+    if not wrong.any() and overlays:
+        wrong = shown[overlays[0]].sum((0, 1), dtype=float)
     packed = [
         Layer(name, pack(np.ascontiguousarray(values.transpose(2, 1, 0)).tobytes())) for name, values in shown.items()
     ]
-    return Volume(f"volume {case}", list(label.shape), int(wrong.argmax()), packed, overlays)
+    return Volume(case, list(label.shape), int(wrong.argmax()), packed, overlays, "label" in layers)
 
 
 def _fewer(values: NDArray[Any]) -> NDArray[Any]:

@@ -78,7 +78,7 @@ async function volume(holder, view) {
   const much = make("input", { type: "range", min: 0, max: 100, value: 70 });
   const marks = make("select", {}, ...["errors outlined", "no outline"].map((name) => make("option", {}, name)));
   const said = make("output", {});
-  const canvases = ["scan", "label and prediction", "uncertainty"].map((name) => ({ name, canvas: make("canvas", { width: wide, height: tall, role: "img", "aria-label": name }) }));
+  const canvases = ["scan", view.labelled ? "label and prediction" : "prediction", "uncertainty"].map((name) => ({ name, canvas: make("canvas", { width: wide, height: tall, role: "img", "aria-label": name }) }));
   const grid = make("div", { class: "viewer" }, ...canvases.map(({ name, canvas }) => make("figure", {}, canvas, make("figcaption", {}, name))));
   const hot = (v) => [255 * Math.min(1, v * 2.2), 255 * Math.max(0, Math.min(1, v * 2.2 - 0.7)), 255 * Math.max(0, v * 3 - 2.2)];
   const classes = [[0, 0, 0], [86, 180, 233], [230, 159, 0], [0, 158, 115], [204, 121, 167], [240, 228, 66]];
@@ -110,7 +110,7 @@ async function volume(holder, view) {
     });
   };
   for (const control of [at, over, much, marks]) control.addEventListener("input", update);
-  holder.append(make("div", { class: "controls" }, labelled("Slice", at), said, labelled("Uncertainty", over), labelled("Strength", much), labelled("Wrong voxels", marks)), grid);
+  holder.append(make("h3", {}, view.title), make("div", { class: "controls" }, labelled("Slice", at), said, labelled("Uncertainty", over), labelled("Strength", much), view.labelled ? labelled("Wrong voxels", marks) : null), grid);
   update();
   holder.dataset.ready = "yes";
 }
