@@ -51,4 +51,5 @@ with ds.watch(model) as seen, torch.no_grad():
         model(**{k: v[:8] for k, v in inputs.items()})
 print(seen)
 model.eval()
-print(ds.try_out(model, (texts[500:], labels[500:]), tokenizer=tokenizer, passes=16, rates=(0.1,)))
+choice = ds.try_out(model, (texts[500:], labels[500:]), tokenizer=tokenizer, passes=16, rates=(0.1,), budget=600)
+print(choice)
