@@ -24,7 +24,7 @@ from dropscope.runs.places import FolderPlace, Place
 
 log = logging.getLogger("dropscope")
 
-FORMAT = 1
+FORMAT = 2  # 1 had no checksums
 OPEN = ("engine",)  # of a specification: known only when a run is planned
 _PART = re.compile(r"part-(?P<name>[^.]+)\.(?P<sum>[0-9a-f]{32})\.parquet")
 _RUN, _SUMS = "run.json", "finished.json"
