@@ -413,7 +413,7 @@ def test_what_is_damaged_is_computed_again(tmp_path: Path, pattern: str, damage:
     assert contents(tmp_path / "run") == before
 
 
-@pytest.mark.parametrize("text", ["[]", '{"format": 1}'])
+@pytest.mark.parametrize("text", ["[]", '{"format": 1}', '{"format": 2}'])
 def test_a_run_json_that_says_nothing_is_named(tmp_path: Path, text: str) -> None:
     _again(zoo.seeded(_Bent), tmp_path / "run")
     (tmp_path / "run" / "run.json").write_text(text)
