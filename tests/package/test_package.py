@@ -12,7 +12,7 @@ PUBLIC = {
     "watch", "find_sites", "Site", "Placement", "injected", "audit", "sample", "uncertainty", "maps", "PlacementGrid",
     "PlacementSpace", "sweep", "plan_sweep", "Run", "compare", "tune", "UncertaintyPredictor", "measures", "scores",
     "rivals", "defer", "export", "open_export", "open_choice", "sweep_shard", "VolumePredictor", "Unfinished",
-    "write_report",
+    "write_report", "score", "Scorer", "Scored",
     "open_run", "register_noise", "BadInput", "AuditFailed", "DropscopeError", "MissingExtra", "__version__",
     "load_data", "try_out", "score_continuations", "meta",
     "Audit", "Choice", "Comparison", "DeferralRule", "DriftCheck", "Evaluation", "Explanation", "Monitor",

@@ -17,6 +17,7 @@ from dropscope.cli import (  # noqa: F401 - importing them adds their commands
     pooling,
     predict,
     predictors,
+    scoring,
     start,
     tuning,
 )

@@ -12,6 +12,7 @@ from dropscope.deploy.monitors import Monitor
 from dropscope.deploy.predictions import Predictions
 from dropscope.deploy.predictor import UncertaintyPredictor
 from dropscope.deploy.rules import DeferralRule
+from dropscope.deploy.scoring import Scored, Scorer, plan_scoring, score
 
 __all__ = [
     "DeferralRule",
@@ -22,10 +23,14 @@ __all__ = [
     "Exported",
     "Monitor",
     "Predictions",
+    "Scored",
+    "Scorer",
     "UncertaintyPredictor",
     "VolumePredictor",
     "check_target",
     "defer",
     "export",
     "open_export",
+    "plan_scoring",
+    "score",
 ]

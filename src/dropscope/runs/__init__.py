@@ -6,6 +6,7 @@ from dropscope.runs.goals import goal_of
 from dropscope.runs.jobs import started_by
 from dropscope.runs.partitions import check_labelled, halves, portions
 from dropscope.runs.passes import maps, sample, uncertainty
+from dropscope.runs.places import Place, open_place
 from dropscope.runs.plots import draw_accuracy_curves
 from dropscope.runs.ranking import choice_notes, difference_cells, error_cells, has_errors
 from dropscope.runs.result import Run
@@ -23,6 +24,7 @@ __all__ = [
     "SEARCH_RATES",
     "Choice",
     "Judgement",
+    "Place",
     "Run",
     "Schedule",
     "Searched",
@@ -41,6 +43,7 @@ __all__ = [
     "has_errors",
     "judge",
     "maps",
+    "open_place",
     "open_run",
     "plan_sweep",
     "plan_trial",
