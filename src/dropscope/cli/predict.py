@@ -9,7 +9,7 @@ import typer
 
 from dropscope.checks import check_passes
 from dropscope.cli.app import app
-from dropscope.cli.console import print_json, records, stdout
+from dropscope.cli.console import print_json, stdout
 from dropscope.cli.model import load_model, with_noises
 from dropscope.cli.options import (
     AsJson,
@@ -24,7 +24,7 @@ from dropscope.cli.options import (
     takes_records,
 )
 from dropscope.cli.predictors import predict_examples
-from dropscope.cli.volumes import ExampleOptions, Images, VolumeOptions, predict_cases, review
+from dropscope.cli.volumes import ExampleOptions, Images, VolumeOptions, predict_cases, print_cases
 from dropscope.errors import BadInput
 from dropscope.placement import Placement
 
@@ -109,12 +109,7 @@ def run_predict(
             stdout().print(str(plan), soft_wrap=True)
         return
     table = volumes.predict(loaded.module, placement, images, out, **options)
-    rows = records(table)
-    if as_json:
-        print_json({"folder": out, "cases": rows, "remarks": list(table.attrs["remarks"])})
-        return
-    for line in review(rows, out, windows.rank_by):
-        stdout().print(line, soft_wrap=True)
+    print_cases(table, out, windows.rank_by, as_json=as_json)
 
 
 def _check_given(needed: dict[str, Any], other: dict[str, Any]) -> None:

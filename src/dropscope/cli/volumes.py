@@ -16,6 +16,8 @@ from dropscope.cli.options import DataOptions
 from dropscope.errors import BadInput, Phrase
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from dropscope.deploy import VolumePredictor
 
 _LISTED, _FIRST = 30, 3  # cases in the list, and those to look at first
@@ -120,12 +122,7 @@ def predict_cases(
         print_facts({"placement": predictor.options.placement, "cases": len(cases), "would_write": out}, as_json)
         return
     table = predictor(images, out, labels=labels, overlays=overlays, overwrite=overwrite)
-    rows = records(table)
-    if as_json:
-        print_json({"folder": out, "cases": rows, "remarks": list(table.attrs["remarks"])})
-        return
-    for line in review(rows, out, predictor.measure):
-        stdout().print(line, soft_wrap=True)
+    print_cases(table, out, predictor.measure, as_json=as_json)
 
 
 def check_cases(
@@ -194,7 +191,17 @@ def _groups(file: str) -> dict[str, str]:
 # --- what is printed --------------------------------------------------------------------------------------------------
 
 
-def review(rows: list[dict[str, Any]], out: str, rank_by: str = "uncertainty") -> list[str]:
+def print_cases(table: pd.DataFrame, out: str, rank_by: str, *, as_json: bool) -> None:
+    """The table of cases, for a person or a program."""
+    rows = records(table)
+    if as_json:
+        print_json({"folder": out, "cases": rows, "remarks": list(table.attrs["remarks"])})
+        return
+    for line in _review(rows, out, rank_by):
+        stdout().print(line, soft_wrap=True)
+
+
+def _review(rows: list[dict[str, Any]], out: str, rank_by: str = "uncertainty") -> list[str]:
     """A short line per case, most uncertain first, and what to look at: where a rule says so, what is deferred."""
     from dropscope.volumes import format_volume
 

@@ -1,5 +1,6 @@
 """From scores to decisions: deferral rules with a guarantee, and the predictor to ship."""
 
+from dropscope.deploy.adapters import TextPipeline, mlflow_model
 from dropscope.deploy.cases import VolumePredictor
 from dropscope.deploy.deferral import defer
 from dropscope.deploy.drift import DriftCheck
@@ -25,11 +26,13 @@ __all__ = [
     "Predictions",
     "Scored",
     "Scorer",
+    "TextPipeline",
     "UncertaintyPredictor",
     "VolumePredictor",
     "check_target",
     "defer",
     "export",
+    "mlflow_model",
     "open_export",
     "plan_scoring",
     "score",

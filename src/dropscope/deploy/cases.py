@@ -260,30 +260,30 @@ class VolumePredictor:
         """A monitor of label maps as they come: whether the loss of the kept is still what was promised.
 
         Args:
-            alpha: How often there may ever be a false alarm, however often one looks.
+            alpha: Probability of a false alarm, ever.
             largest: Cases of one patient, at most; None takes that of the calibration.
 
         Returns:
-            A `Monitor`; `monitor.update(table.dice, table.defer)`.
+            The monitor: `monitor.update(table.dice, table.defer)`.
 
         Raises:
-            BadInput: If there is no rule that promises a loss.
+            BadInput: Without a promise.
         """
         return monitor_of(self.rule, self.known.unit, alpha, largest)
 
     # --- folders ------------------------------------------------------------------------------------------------------
 
     def save(self, out: str | Path) -> Path:
-        """Writes the predictor to a new folder: safetensors and JSON, no code, neither weights nor images.
+        """Writes what is known and decided, as safetensors and JSON: no code, no weights, no images.
 
         Args:
-            out: A new folder, or one that holds a predictor, which is replaced.
+            out: The folder; a predictor that it holds is replaced.
 
         Returns:
-            Its path.
+            The folder.
 
         Raises:
-            BadInput: If the folder holds something else, or the options hold a function.
+            BadInput: For a folder of something else, or options that hold a function.
         """
         known = self.known
         arrays = {"uncertainty": known.uncertainty, "right": known.right, "volumes": known.volumes,

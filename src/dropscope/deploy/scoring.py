@@ -117,7 +117,7 @@ class Scorer:
             raise BadInput(
                 "columns must hold finite numbers", "columns", Phrase(f"NaN or infinity in row {row}"), remedy
             )
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+        return torch.from_numpy(np.require(values, np.float32, ("C", "W")))  # a file's own memory is not writable
 
     def _scored(self, matrix: torch.Tensor) -> Predictions:
         with self._lock:  # traced and checked once, on the first rows
