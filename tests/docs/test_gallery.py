@@ -56,4 +56,4 @@ def test_every_example_is_in_the_list_and_on_the_site():
     navigation = re.findall(r"examples/(\w+)\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     assert LISTED == shown == list(PRINTS) == [name for name in navigation if name != "index"]
     others = {path.stem for path in (ROOT / "examples").glob("*.py")} - set(LISTED)
-    assert others == {"transformer_profile"}
+    assert others == {"server", "transformer_profile"}
