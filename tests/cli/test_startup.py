@@ -74,7 +74,7 @@ def test_a_mistake_is_reported_without_importing_anything_heavy() -> None:
 @pytest.mark.parametrize(
     ("written", "completed"),
     [
-        ("dropscope s", {"sites", "sweep", "study"}),
+        ("dropscope s", {"score", "sites", "sweep", "study"}),
         ("dropscope study where-to-drop --ta", {"--task"}),
         ("dropscope sweep m --objective au", {"aurc", "augrc"}),
         ("dropscope new ", {"torch", "hf", "monai"}),
