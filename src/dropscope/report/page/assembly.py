@@ -103,7 +103,7 @@ def _item(item: Item, drawn: list[Any]) -> Markup:
     if isinstance(item, Prose):
         return prose(item.text)
     if isinstance(item, Figure):
-        image = element("img", src=item.image, alt=item.title, loading="lazy")
+        image = element("img", src=item.image, alt=item.title)
         return element("figure", image, element("figcaption", item.title))
     if isinstance(item, Command):
         copy = element("button", "copy", type="button", class_="more", data_copy=True)
