@@ -3,8 +3,8 @@
     python benchmarks/cluster.py                  999 placements of a CNN: alone, one worker, two; one thread each
     python benchmarks/cluster.py --kills 10       a node killed at 10 random moments, then the driver at 10
 
-Times are wall time of whole sweeps, set-up, Ray's start and finalists included. The three runs take turns, and the rows
-of all must be the same to the bit.
+Times are wall time of whole sweeps, set-up, Ray's start and finalists included: some minutes each, on an idle machine.
+The three runs take turns, and the rows of all must be the same to the bit.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def kill_drivers(times: int, whole: ds.Run) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--examples", type=int, default=500)
-    parser.add_argument("--passes", type=int, default=20)
+    parser.add_argument("--passes", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--kills", type=int, default=0, help="nodes and drivers to kill, instead of times")
     parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
