@@ -3,13 +3,15 @@
     python benchmarks/tuning.py sweep --model net.py:model --data net.py:images --out DIR [--rates 0.1,…] [--sites a,b]
                                       [--space grid|suffixes] [--seconds 200]
     python benchmarks/tuning.py race --sweep DIR [--orders 20] [--optuna DIR] [--times 1,10]
+    python benchmarks/tuning.py judged [--seeds 100]
     python benchmarks/tuning.py planted [--seeds 100] [--first 0]
 
 `sweep` runs every placement (a grid, or single sites and suffixes) on the part of the data that `tune` searches on with
 16 stratified passes, and keeps each measure of each example; it stops after `--seconds` and goes on when it is called
 again. `race` then looks for the best one with a fraction of the predictions, reading values there (noise is keyed: a
 placement that runs gives the same ones), in several orders of the examples; optuna's GPSampler with its WilcoxonPruner
-gets as many predictions. `planted` tunes small networks for which it is known whether dropout helps.
+gets as many predictions. `judged` makes up scores for which it is known whether dropout helps, `planted` tunes small
+networks for which it is.
 """
 
 from __future__ import annotations
@@ -23,17 +25,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 import dropscope as ds
 from dropscope import measures, scores
 from dropscope.data import read_data
+from dropscope.deploy.tuning.tunings import LEVEL
 from dropscope.device import memory_bytes
 from dropscope.engine import choose_engine, open_session
 from dropscope.loading import load_data, load_model
 from dropscope.placement import Placement
-from dropscope.runs import RACE_PASSES, SEARCH_RATES, Space, portions
+from dropscope.runs import RACE_PASSES, SEARCH_RATES, Space, judge, portions
 from dropscope.runs.rows import RowMaker
 from dropscope.runs.searches import race_on
 
@@ -230,6 +234,26 @@ def planted(asked: argparse.Namespace) -> int:
     return 0
 
 
+def judged(asked: argparse.Namespace) -> int:
+    """The decision alone, on made-up scores: the best of 20 candidates on 480 examples, judged on 480 others."""
+    for name, sharper, helps in (("helps", 0.5, True), ("does not help", 1.0, False)):
+        right = []
+        for seed in range(asked.seeds):
+            draw = np.random.default_rng(seed)
+            risk = draw.normal(size=960)
+            correct = draw.random(960) > 1 / (1 + np.exp(1.2 - 1.5 * risk))
+            doubt = draw.normal(size=960)
+            plain = risk + doubt
+            tried = risk + sharper * doubt + 0.3 * draw.normal(size=(20, 960))
+            half = torch.from_numpy(tried[:, :480]), torch.from_numpy(correct[:480]).expand(20, -1)
+            best = tried[int(scores.aurc(*half).argmin()), 480:]
+            tables = [pd.DataFrame({"uncertainty": u, "correct": correct[480:]}) for u in (best, plain[480:])]
+            found = judge(("best", "bald", "plain_entropy"), *tables, level=LEVEL)
+            right.append((found.word == "better") == helps)
+        print(f"dropout {name}, on scores: right in {sum(right)} of {len(right)} seeds", flush=True)
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
@@ -251,6 +275,9 @@ def main() -> int:
     three.set_defaults(run=planted)
     three.add_argument("--seeds", type=int, default=100)
     three.add_argument("--first", type=int, default=0)
+    four = commands.add_parser("judged")
+    four.set_defaults(run=judged)
+    four.add_argument("--seeds", type=int, default=100)
     asked = parser.parse_args()
     return int(asked.run(asked))
 
