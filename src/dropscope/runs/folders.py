@@ -21,6 +21,7 @@ from dropscope.runs.store import Store
 from dropscope.scores import Score
 
 TABLES = ("baseline", "intervals", "examples")  # of a finished run, beside its rows
+_SPEC = {"count": int, "examples": int, "passes": int, "seed": int, "engine": str}  # of a specification, what is used
 # What may differ between runs that are read as one: both engines and all devices give the same rows to 1e-4.
 _MAY_DIFFER = ("placements", "count", "engine", "device")
 
@@ -72,6 +73,10 @@ def finished_run(store: Store, keep: int | None, objective: Score) -> Run | None
 
 def _read(store: Store) -> Run:
     spec = store.read_spec()["spec"]
+    wrong = [name for name, kind in _SPEC.items() if not isinstance(spec.get(name), kind)]
+    if wrong:
+        received = Phrase(f"{store.at}, whose run.json has no {wrong[0]}")
+        raise BadInput("folder must hold a run", "folder", received, "restore run.json, or run it in a new folder")
     tables = store.read_tables(TABLES)
     rows = store.read_rows()
     found = rows.placement.nunique()

@@ -86,7 +86,7 @@ class Store:
         if isinstance(known, dict) and known.get("format") != FORMAT:
             what, remedy = f"run.json must have format {FORMAT}", "use the version of Dropscope that wrote it"
             raise BadInput(what, path, known.get("format"), remedy)
-        if not isinstance(known, dict) or not {"spec", "fixed"} <= {*known}:
+        if not isinstance(known, dict) or not all(isinstance(known.get(part), dict) for part in ("spec", "fixed")):
             received = Phrase("neither a specification nor settings")
             remedy = "restore it, or start in a new folder"
             raise BadInput("run.json must say what the run is", path, received, remedy)
@@ -166,14 +166,17 @@ class Store:
         return {name: _as_table(content, f"{self.at}/{name}.parquet") for name, content in read.items()}
 
     def write_record(self, name: str, record: Mapping[str, Any]) -> None:
-        self.place.write(f"{name}.json", json.dumps(record, indent=1).encode())
+        content = json.dumps({**record, "checksum": _checksum(json.dumps(record).encode())}, indent=1)
+        self.place.write(f"{name}.json", content.encode())
 
     def read_record(self, name: str) -> dict[str, Any]:
         """What was written by that name; nothing where an earlier version wrote none, or it is damaged."""
         try:
-            return dict(as_json(self.place.read(f"{name}.json"), f"{self.at}/{name}.json"))
+            known = dict(as_json(self.place.read(f"{name}.json"), f"{self.at}/{name}.json"))
         except (FileNotFoundError, BadInput, TypeError, ValueError):
             return {}
+        stated = known.pop("checksum", None)
+        return known if stated == _checksum(json.dumps(known).encode()) else {}
 
 
 def ordered_rows(parts: list[pd.DataFrame]) -> pd.DataFrame:

@@ -191,7 +191,8 @@ def read_voxels(path: Path) -> np.ndarray:
     """The voxels of a file, float32 with the file's axes and its slope applied."""
     image = _open_image(path)
     try:
-        return np.asarray(image.dataobj, dtype=np.float32)
+        with np.errstate(all="ignore"):  # a slope may make numbers infinite: that is for the caller to refuse
+            return np.asarray(image.dataobj, dtype=np.float32)
     except _UNREADABLE as error:
         raise BadInput(
             f"{path} must be readable to its end", str(path), Phrase(first_line(error)), "copy or save it again"

@@ -27,6 +27,7 @@ from dropscope.loading import load_data, read_table
 from dropscope.placement import Placement
 from dropscope.report import meta
 from dropscope.report.registrations import Registration, registration_words
+from dropscope.runs import open_run, sweep
 from dropscope.studies.segmentation_measures.decathlon import read_decathlon
 from dropscope.studies.transformer_profile.domains import read_squad
 from dropscope.studies.transformer_profile.items import read_items
@@ -196,6 +197,20 @@ def _claims(content: object) -> Finding:
     return read
 
 
+def _run(**changes: Any) -> Finding:
+    def read(folder: Path) -> object:
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+        inputs = torch.randn(20, 4, generator=torch.Generator().manual_seed(0))
+        sweep(net, ["last=0.5"], (inputs, torch.arange(20) % 3), passes=3, out=folder / "run", progress=False)
+        path = folder / "run" / "run.json"
+        known = json.loads(path.read_text())
+        known["spec"] = {**known["spec"], **changes} if changes else "none"
+        rewrite(path, json.dumps(known).encode())
+        return open_run(folder / "run")
+
+    return read
+
+
 _EVIDENCE = {"estimate": {"value": 0.5, "low": {}, "high": 1, "p": 0.1, "n": 3, "method": "t"}, "direction": "above"}
 _CLAIM = {"name": "a", "statement": "a", "ours": "1", "verdict": "supported", "how": "t", "evidence": [_EVIDENCE]}
 _STATEMENT = {"file": "r.json", "hash": "0", "registered": "now", "claims": {}, "differences": []}
@@ -303,6 +318,10 @@ FINDINGS: dict[str, Finding] = {
     "claims: a list": _claims([]),
     "claims: an interval of objects": _claims({"study": "s", "data": "d", "claims": [_CLAIM]}),
     "claims: evidence that is a text": _claims({"study": "s", "data": "d", "claims": [{**_CLAIM, "evidence": "x"}]}),
+    "run: a specification that is a text": _run(),
+    "run: no engine": _run(engine=None),
+    "run: a seed that is a text": _run(seed="0"),
+    "run: a count that is a list": _run(count=[1]),
     "registration: a date that is a number": _registered(registered=3),
     "registration: claims that are texts": _registered(claims={"a": "b"}),
     "statement: no hash": _stated(hash=None),

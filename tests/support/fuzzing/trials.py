@@ -20,7 +20,7 @@ from typing import Any
 
 from dropscope.errors import DropscopeError
 
-SECONDS = 20  # for one input
+SECONDS = 20  # of processor time for one input
 MEMORY = 3 << 30  # bytes that an input may take beyond those that the process has already
 _LONGEST = 1500  # characters of an error
 
@@ -88,20 +88,23 @@ class Hang(BaseException):
 
 @contextlib.contextmanager
 def limited(seconds: float = SECONDS) -> Iterator[None]:
-    """Ends what takes too long; where that is deaf to signals, the process too."""
+    """Ends what takes more processor time, or much more time; where that is deaf to signals, the process too."""
 
     def ring(*_: object) -> None:
         raise Hang
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 5)
-    faulthandler.dump_traceback_later(seconds + 30, exit=True)
+    before = [signal.signal(number, ring) for number in (signal.SIGPROF, signal.SIGALRM)]
+    signal.setitimer(signal.ITIMER_PROF, seconds, 5)
+    signal.setitimer(signal.ITIMER_REAL, 20 * seconds, 5)
+    faulthandler.dump_traceback_later(25 * seconds, exit=True)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         faulthandler.cancel_dump_traceback_later()
-        signal.signal(signal.SIGALRM, before)
+        for number, handler in zip((signal.SIGPROF, signal.SIGALRM), before, strict=True):
+            signal.signal(number, handler)
 
 
 def limit_memory(more: int = MEMORY) -> None:
