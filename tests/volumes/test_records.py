@@ -7,6 +7,7 @@ import pytest
 
 from dropscope.volumes import prediction
 from dropscope.volumes.prediction import predict
+from dropscope.volumes.records import remove_case
 from support.errors import refused
 from support.nifti_files import PLACEMENT, maps_in, net, write
 
@@ -119,3 +120,12 @@ def test_a_file_in_the_way_is_named(tmp_path):
     for out in ("file", "file/below", "out", "folders", "more"):
         with refused("out"):
             predict(net(), PLACEMENT, [source], tmp_path / out, **FEW)
+
+
+def test_a_record_that_lists_odd_names_removes_no_more_than_its_files(tmp_path):
+    names = ["map.nii.gz", "x" * 300, "", ".", "..", "../outside", "a\0b"]
+    for name in ("map.nii.gz", "other.txt"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "case.json").write_text(json.dumps({"files": dict.fromkeys(names)}))
+    remove_case(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["other.txt"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +81,8 @@ def remove_case(folder: Path) -> None:
         names = []
     path.unlink()
     for name in names:
-        (folder / name).unlink(missing_ok=True)
+        if os.path.isfile(folder / name):  # which no odd name is
+            (folder / name).unlink()
 
 
 def check_folder(out: Path, names: Sequence[str], files: Sequence[str]) -> None:
