@@ -86,9 +86,8 @@ class Candidates:
         if count < len(self.sites):
             some = f"{count} of {len(self.sites)} single sites, spread over the depth"
             remarks.append(some if count else f"none of the {len(self.sites)} single sites")
-        reason = (
-            f"to keep to a budget of {format_duration(asked or budget)} (all would take {format_duration(expected)})"
-        )
+        whole, everything = asked or budget, expected + max(0.0, (asked or budget) - budget)
+        reason = f"to keep to a budget of {format_duration(whole)} (all would take {format_duration(everything)})"
         left_out = (*self.left_out, *(site for site in self.sites if site not in kept))
         said = (*self.remarks, f"{' and '.join(remarks)}, {reason}")
         return replace(self, sites=kept, passes=passes, remarks=said, left_out=left_out)
