@@ -120,7 +120,7 @@ def sentence(what: str, received: object, remedy: str) -> str:
     """
     shown = repr(received)
     if isinstance(received, Phrase):
-        shown = shown.rstrip(".")  # a sentence of another library
+        shown = " ".join(shown.splitlines()).rstrip(".")  # a sentence of another library
     shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 3] + "..."
     advice = _shortened(remedy[:1].upper() + remedy[1:])
     return f"{_shortened(what)}, got {shown}. {advice}" + ("" if advice.endswith((".", "?", "!")) else ".")

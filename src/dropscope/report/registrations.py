@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -25,6 +26,7 @@ from dropscope.report.claims import ALPHA, Claim
 STATEMENT = "preregistration.json"  # in the folder of a run: what its registration said
 _NOT_OF_THE_RESULT = ("out", "device", "progress", "workers", "preregister", "beside")
 _LISTED = 12  # differences in a summary
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,9 @@ def _holds(content: Any, wanted: Mapping[str, type]) -> bool:
     """Whether a record has these fields, and rules of claims."""
     rules = content.get("claims") if isinstance(content, dict) else None
     sound = isinstance(rules, dict) and all(isinstance(rule, dict) and "margin" in rule for rule in rules.values())
-    return sound and all(isinstance(content.get(name), kind) for name, kind in wanted.items())
+    if not sound or not all(isinstance(content.get(name), kind) for name, kind in wanted.items()):
+        return False
+    return not _SURROGATES.search(json.dumps(content, ensure_ascii=False))  # which no file can hold
 
 
 def registration_words(folder: Path, claims: Sequence[Claim]) -> str | None:
