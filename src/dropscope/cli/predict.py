@@ -24,7 +24,14 @@ from dropscope.cli.options import (
     takes_records,
 )
 from dropscope.cli.predictors import predict_examples
-from dropscope.cli.volumes import ExampleOptions, Images, VolumeOptions, predict_cases, print_cases
+from dropscope.cli.volumes import (
+    ExampleOptions,
+    Images,
+    VolumeOptions,
+    VolumeTransforms,
+    predict_cases,
+    print_cases,
+)
 from dropscope.errors import BadInput
 from dropscope.placement import Placement
 
@@ -57,10 +64,7 @@ def run_predict(
     class_names: Annotated[
         str | None, typer.Option(help="Names of the classes, such as background,anterior,posterior.")
     ] = None,
-    transforms: Annotated[
-        str | None,
-        typer.Option(help="Preprocessing of your own, file.py:callable: a function of the array, or MONAI transforms."),
-    ] = None,
+    transforms: VolumeTransforms = None,
     outputs: Outputs = "logits",
     seed: Seed = 0,
     draws: Draws = "independent",

@@ -22,6 +22,7 @@ from dropscope.cli.volumes import (
     calibrate_cases,
     check_cases,
     named_predictor,
+    print_fitted,
 )
 from dropscope.display import Column, cut
 from dropscope.errors import BadInput, Phrase
@@ -119,19 +120,9 @@ def run_calibrate(
     fitted.save(out)
     evaluation = None if test is None else fitted.evaluate(_beside(source, test).open()(loaded))
     _keep_evaluation(out, None if evaluation is None else evaluation.facts())
-    found = fitted.rule is not None and fitted.rule.found
-    if as_json:
-        rule = None if fitted.rule is None else fitted.rule.facts()
-        known = {"n": fitted.calibration.n, "accuracy": float(fitted.calibration.right.mean())}
-        tested = None if evaluation is None else evaluation.facts()
-        print_json({"folder": out, "recipe": fitted.recipe.facts(), **known, "rule": rule, "evaluation": tested})
-    else:
-        stdout().print(str(fitted), soft_wrap=True)
-        if evaluation is not None:
-            stdout().print(f"\n{evaluation}", soft_wrap=True)
-        stdout().print(f"\npredictor in {out}; dropscope predict {model} --data NEW --predictor {out}", soft_wrap=True)
-    if not found:
-        raise typer.Exit(1)
+    known = {"n": fitted.calibration.n, "accuracy": float(fitted.calibration.right.mean())}
+    facts = {"folder": out, "recipe": fitted.recipe.facts(), **known}
+    print_fitted(fitted, evaluation, facts, f"dropscope predict {model} --data NEW --predictor {out}", as_json)
 
 
 @app.command("check")

@@ -18,7 +18,7 @@ from dropscope.errors import BadInput, Phrase
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dropscope.deploy import VolumePredictor
+    from dropscope.deploy import Evaluation, UncertaintyPredictor, VolumePredictor
 
 _LISTED, _FIRST = 30, 3  # cases in the list, and those to look at first
 _NAME = 26  # columns of a case's name
@@ -29,6 +29,10 @@ Images = Annotated[
     typer.Option(
         "--image", help="A NIfTI file, a folder, or a.nii.gz,b.nii.gz for channels of one case; may be repeated."
     ),
+]
+VolumeTransforms = Annotated[
+    str | None,
+    typer.Option(help="Preprocessing of your own, file.py:callable: a function of the array, or MONAI transforms."),
 ]
 
 
@@ -94,18 +98,31 @@ def calibrate_cases(
     fitted = VolumePredictor.fit(loaded.module, placement, images, labels, groups=members, **given)
     fitted.save(out)
     tested = None if test is None else fitted.evaluate([test], labels, groups=members)
+    known = {"n": len(fitted.known.ids), "mean": float(fitted.known.right.mean())}
+    facts = {"folder": out, "options": fitted.options.facts(), **known}
+    print_fitted(fitted, tested, facts, f"dropscope predict {model} --image NEW --predictor {out} --out MAPS", as_json)
+
+
+def print_fitted(
+    fitted: UncertaintyPredictor | VolumePredictor,
+    tested: Evaluation | None,
+    facts: dict[str, Any],
+    next_command: str,
+    as_json: bool,
+) -> None:
+    """A predictor that was saved, how it does on a test set, and how to use it; ends with 1 where there is no rule."""
+    rule = fitted.rule
     if as_json:
-        rule = None if fitted.rule is None else fitted.rule.facts()
-        known = {"n": len(fitted.known.ids), "mean": float(fitted.known.right.mean())}
-        judged = None if tested is None else tested.facts()
-        print_json({"folder": out, "options": fitted.options.facts(), **known, "rule": rule, "evaluation": judged})
+        judged = {"rule": rule and rule.facts(), "evaluation": tested and tested.facts()}
+        print_json(facts | judged)
     else:
-        stdout().print(str(fitted), soft_wrap=True)
-        if tested is not None:
-            stdout().print(f"\n{tested}", soft_wrap=True)
-        print_line = f"dropscope predict {model} --image NEW --predictor {out} --out MAPS"
-        stdout().print(f"\npredictor in {out}; {print_line}", soft_wrap=True)
-    if fitted.rule is None or not fitted.rule.found:
+        shown = [
+            str(fitted),
+            *([] if tested is None else [str(tested)]),
+            f"predictor in {facts['folder']}; {next_command}",
+        ]
+        stdout().print("\n\n".join(shown), soft_wrap=True)
+    if rule is None or not rule.found:
         raise typer.Exit(1)
 
 

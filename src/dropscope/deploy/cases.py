@@ -147,15 +147,9 @@ class VolumePredictor:
     # --- cases --------------------------------------------------------------------------------------------------------
 
     def __call__(
-        self,
-        images: Iterable[str | Path],
-        out: str | Path,
-        *,
-        labels: str | Path | None = None,
-        overlays: bool = True,
-        overwrite: bool = False,
-        progress: bool | None = None,
-    ) -> pd.DataFrame:
+        self, images: Iterable[str | Path], out: str | Path, *, labels: str | Path | None = None,
+        overlays: bool = True, overwrite: bool = False, progress: bool | None = None,
+    ) -> pd.DataFrame:  # fmt: skip
         """Predicts scans: maps, a picture and a record for each under `out`, and a table that says which to look at.
 
         Args:
@@ -304,19 +298,20 @@ class VolumePredictor:
         transforms: Transforms | None = None,
         device: str | torch.device | None = None,
     ) -> VolumePredictor:
-        """Reads a predictor.
+        """Reads what `save` wrote, for the network and the preprocessing that it was fitted with.
 
         Args:
-            folder: What `save` wrote.
-            model: The same network with the same weights.
-            transforms: The preprocessing that it was fitted with, where there was one.
-            device: Where to run; where the model is, if None.
+            folder: Of the predictor.
+            model: With the weights it had then.
+            transforms: None where there were none.
+            device: None for where the model is.
 
         Returns:
-            The predictor.
+            A predictor that gives a scan the same answer as the one that was saved.
 
         Raises:
-            BadInput: If a file is missing or damaged, or network or preprocessing are others.
+            BadInput: If a file is missing or damaged, or if
+                the weights or the transforms are others.
         """
         own, stored = unwrap(model), folders.read(Path(folder), folders.VOLUMES)
         stored.check_weights(own)

@@ -318,16 +318,9 @@ def injected(
 
 @contextmanager
 def disturbed(
-    model: nn.Module,
-    resolved: ResolvedPlacement,
-    site_map: SiteMap,
-    seed: int = 0,
-    masks: str = "per_example",
-    *,
-    draws: str = "independent",
-    may_wait: bool = False,
-    taps: Taps | None = None,
-) -> Iterator[Noise]:
+    model: nn.Module, resolved: ResolvedPlacement, site_map: SiteMap, seed: int = 0, masks: str = "per_example",
+    *, draws: str = "independent", may_wait: bool = False, taps: Taps | None = None,
+) -> Iterator[Noise]:  # fmt: skip
     """`injected` for a placement already resolved.
 
     `may_wait` is for models whose code is known; see `deferred`. With `taps` of all its points nothing is traced.
