@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 import dropscope as ds
+from dropscope.runs.folders import TABLES
 from dropscope.runs.rows import RowMaker
+from dropscope.runs.store import Store
 from support import zoo
 
 PLACEMENTS = ["0=.3", "last=.3", "0=.5,2=.2"]
@@ -102,11 +104,11 @@ def test_tables_and_the_verdict_say_what_masks_could_make_of_a_difference() -> N
     assert close == ("other masks" in str(verdict))
 
 
-def test_a_folder_has_them_and_one_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+def test_a_folder_has_them_and_one_without_is_read(tmp_path: Path) -> None:
     run = sweep(out=tmp_path)
     pd.testing.assert_series_equal(errors(ds.open_run(tmp_path)), errors(run))
-    table = pd.read_parquet(tmp_path / "intervals.parquet").drop(columns="monte_carlo")
-    table.to_parquet(tmp_path / "intervals.parquet")
+    tables = {name: pd.read_parquet(tmp_path / f"{name}.parquet") for name in TABLES}
+    Store(tmp_path).write_tables(tables | {"intervals": tables["intervals"].drop(columns="monte_carlo")})
     earlier = ds.open_run(tmp_path)
     assert earlier.best("aurc", 3).monte_carlo.isna().all()
     assert earlier.verdict is not None

@@ -220,7 +220,7 @@ def _twice(root: Path) -> tuple[str, str]:
 
 def _empty_table(root: Path) -> tuple[str, str]:
     (root / "cases.csv").write_text("")
-    return str(root / "cases.csv"), "No columns"
+    return "cases.csv", "No columns"
 
 
 def _ignored_class(root: Path) -> tuple[str, str]:
