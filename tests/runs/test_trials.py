@@ -19,6 +19,7 @@ from dropscope.runs.candidates import Candidates, last_block
 from dropscope.runs.partitions import split
 from support import zoo
 from support.errors import refused
+from support.planted_votes import Votes
 
 
 def net() -> nn.Module:
@@ -130,25 +131,6 @@ def candidates_of_try(model: nn.Module) -> list[ds.Placement]:
     return Candidates.of(examine(model, Call.of(torch.zeros(2, 8))), (0.1, 0.3, 0.5), 4).placements
 
 
-class Planted(nn.Module):
-    """Two confident votes of a hidden layer that agree where the prediction is right, and cancel where it is wrong."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(2, 64, bias=False)
-        self.out = nn.Linear(64, 2, bias=False)
-        with torch.no_grad():
-            self.hidden.weight.zero_()
-            self.hidden.weight[:32, 0] = 1
-            self.hidden.weight[32:, 1] = 1
-            self.out.weight.zero_()
-            self.out.weight[0, :32] = 0.2
-            self.out.weight[1, 32:] = 0.2
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(torch.relu(self.hidden(x)))
-
-
 def test_noise_that_finds_the_errors_is_chosen() -> None:
     """Logits differ by the same amount everywhere, so one plain pass knows nothing; the evidence behind them differs.
 
@@ -158,7 +140,7 @@ def test_noise_that_finds_the_errors_is_chosen() -> None:
     wrong = torch.tensor(draw.random(600) < 0.25)
     base = torch.where(wrong, 5.0, 0.0)
     inputs = torch.stack([base + 1.5, base], 1)
-    choice = ds.try_out(Planted(), (inputs, wrong.long()), passes=30, ids="index", progress=False)
+    choice = ds.try_out(Votes(), (inputs, wrong.long()), passes=30, ids="index", progress=False)
     assert choice.judgement.word == "better"
     assert choice.placement is not None
     assert choice.passes == 30

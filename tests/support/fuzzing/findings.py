@@ -123,12 +123,12 @@ def _link(inside: str, *, folder_link: bool) -> Finding:
 
 def _named(name: str) -> Finding:
     def read(root: Path) -> object:
-        (root / "home").mkdir()
-        for place in ("home/a.png", "secret.png"):
+        (root / "pictures").mkdir()
+        for place in ("pictures/a.png", "secret.png"):
             rewrite(root / place, _picture((2, 2)))
-        (root / "home" / "out").symlink_to(root)
-        rewrite(root / "home" / "labels.csv", f"file,label\n{name.format(root=root)},0\n".encode())
-        return load_data(root / "home")
+        (root / "pictures" / "out").symlink_to(root)
+        rewrite(root / "pictures" / "labels.csv", f"file,label\n{name.format(root=root)},0\n".encode())
+        return load_data(root / "pictures")
 
     return read
 
@@ -297,7 +297,7 @@ FINDINGS: dict[str, Finding] = {
     "images: a name of the folder above": _named("../secret.png"),
     "images: an absolute name": _named("{root}/secret.png"),
     "images: a name by way of a link": _named("out/secret.png"),
-    "images: a name that comes back": _named("../home/../secret.png"),
+    "images: a name that comes back": _named("../pictures/../secret.png"),
     "parquet: texts that are repeated": _repeated,
     "probabilities: an archive of terabytes": _packed,
     "placement: a name of 5000 characters": lambda folder: Placement.parse("x" * 5000 + "@nowhere=0.5"),
