@@ -56,8 +56,8 @@ def test_parts_come_back_in_the_order_of_placements(tmp_path: Path) -> None:
     assert store.open({"passes": 3}, {"block": 7}) == {"block": 7}
     store.write_rows("b", rows(0, "first"))
     store.write_rows("a", rows(1, "second"))
-    assert store.has("a")
-    assert not store.has("c")
+    assert "a" in store.parts()
+    assert "c" not in store.parts()
     found = store.read_rows()
     assert found.placement.tolist() == ["first", "first", "second", "second"]
     assert list(found.columns) == ["placement", "aurc"]
@@ -88,7 +88,18 @@ def test_torn_files_are_removed_and_whole_ones_kept(tmp_path: Path) -> None:
     assert len(Store(tmp_path).read_rows()) == 2  # never read
     Store(tmp_path).open({"passes": 3}, {})
     assert not any(path.exists() for path in torn)
-    assert Store(tmp_path).has("a")
+    assert "a" in Store(tmp_path).parts()
+
+
+def test_a_damaged_part_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = Store(tmp_path)
+    store.open({}, {})
+    store.write_rows("a", rows(0))
+    (file,) = (tmp_path / "rows").iterdir()
+    file.write_bytes(file.read_bytes()[:-1])
+    assert not store.parts()
+    assert not store.parts()
+    assert sum(file.name in record.message for record in caplog.records) == 1
 
 
 def test_a_part_is_there_or_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +108,7 @@ def test_a_part_is_there_or_it_is_not(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("killed before the rename")))
     with pytest.raises(OSError, match="killed"):
         store.write_rows("a", rows(0))
-    assert not store.has("a")
+    assert "a" not in store.parts()
     assert not list((tmp_path / "rows").iterdir())  # nor is half of it
 
 

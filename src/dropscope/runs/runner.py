@@ -23,9 +23,8 @@ from dropscope.runs.store import Store, ordered_rows
 from dropscope.runs.workers import run_on
 from dropscope.scores import Score
 
-_RUN_FOR_ERRORS = (
-    10  # best rows whose placements run once more for their errors, where a sweep is too large to keep them
-)
+# Best rows whose placements run once more for their errors, where a sweep is too large to keep them.
+_RUN_FOR_ERRORS = 10
 
 
 def run_shard(

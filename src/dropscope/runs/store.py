@@ -34,9 +34,9 @@ class Store:
     """The place of one run; made on first use, joined when its specification is the same."""
 
     def __init__(self, place: Place | str | Path) -> None:
-        self.place: Place
-        self.place = FolderPlace(Path(place)) if isinstance(place, str | Path) else place
+        self.place: Place = FolderPlace(Path(place)) if isinstance(place, str | Path) else place
         self._read: dict[str, pd.DataFrame] = {}  # file → rows
+        self._damaged: set[str] = set()  # files that were told of
 
     @property
     def at(self) -> Path | str:
@@ -94,10 +94,6 @@ class Store:
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
-    def has(self, name: str) -> bool:
-        """Whether the part is there and whole."""
-        return name in self.parts()
-
     def write_rows(self, name: str, rows: pd.DataFrame) -> None:
         content = _as_bytes(rows)
         self.place.write(f"rows/part-{name}.{_checksum(content)}.parquet", content)
@@ -132,7 +128,9 @@ class Store:
             return None
         if _checksum(content) == checksum:
             return _as_table(content, f"{self.at}/rows/{file}")
-        log.warning("%s/rows/%s is damaged: its rows are computed again", self.at, file)
+        if file not in self._damaged:
+            self._damaged.add(file)
+            log.warning("%s/rows/%s is damaged: its rows are computed again", self.at, file)
         return None
 
     def read_rows(self) -> pd.DataFrame:
